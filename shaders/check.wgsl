@@ -1,5 +1,5 @@
-// Reports a failed check if a predicate is false, or the first word of a loop is another one than that
-// of a loop that has ended.
+// Reports a failed check if a word is not 1: a predicate, or the state of a loop over scalars, which
+// is 1 if the loop has ended.
 
 @group(0) @binding(0) var<storage, read> predicate: u32;
 @group(0) @binding(1) var<storage, read_write> failure: atomic<u32>;

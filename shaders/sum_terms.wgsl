@@ -10,7 +10,7 @@ var<workgroup> sums: array<Element, 256>;
 
 @compute @workgroup_size(256)
 fn main(@builtin(local_invocation_index) thread: u32) {
-    var sum = Element(0);
+    var sum = NOTHING;
     for (var i = thread; i < n; i += 256u) { sum += terms[i]; }
     sums[thread] = sum;
     for (var half = 128u; half > 0u; half /= 2u) {

@@ -14,7 +14,7 @@ mod data_dependent {
 
     /// Returns more numbers than a shader has in variables for a whole loop.
     fn vector(x: Tensor) -> Tensor {
-        x + iota::<f32>(17) * 0.0625
+        x + iota::<f32>(17) * 0.046875
     }
 
     #[graph]
@@ -60,7 +60,7 @@ mod data_dependent {
         let (mut y, mut other) = (vector(x), vector(step));
         while y.sum() < limit {
             let mut z = other * 0.0;
-            while z.sum() < y.max().abs().minimum(0.75) * 4.0 {
+            while z.sum() < y.max().abs().minimum(0.75) * 10.0 {
                 (z, other) = (other * 0.5 + 0.125, z + 0.25);
             }
             let mut w = z;
@@ -137,9 +137,9 @@ mod data_dependent {
         let mut y = vector(x);
         while y.sum() < limit {
             let (mut z, mut i) = (y, scalar(3));
-            while z.sum() < 9.0 {
+            while z.sum() < 22.0 {
                 assert!(step < 0.75 || i != 2, "{i} is bad");
-                z += y.slice_at(i * 3, 0, 1).abs() + step;
+                z += y.slice_at(i * 6, 0, 1).abs() + step;
                 i = (i - 1).maximum(0);
             }
             y += z.abs() + 0.5;
@@ -219,7 +219,7 @@ fn branches_and_loops_recorded_ahead_are_those_that_the_host_drives() -> Outcome
         ("a loop that counts", a_loop_that_counts, 6),
         ("branches", branches, 3),
     ];
-    let arguments = [(0.5, 5.0, 0.25), (0.0, 40.0, 0.5), (1.0, 2000.0, 1.0), (3.0, -5.0, 0.125), (-0.5, 300.0, 0.75)];
+    let arguments = [(0.5, 12.0, 0.25), (0.0, 97.0, 0.5), (1.0, 4860.0, 1.0), (3.0, -12.0, 0.125), (-0.5, 730.0, 0.75)];
     for (name, f, factor) in programs {
         let Some(([ahead, driven], errors)) = compare_predicates(name, f, &arguments)? else { return Ok(()) };
         assert_eq!(errors, [""; 0], "{name}");
@@ -230,14 +230,14 @@ fn branches_and_loops_recorded_ahead_are_those_that_the_host_drives() -> Outcome
 
 #[test]
 fn failures_are_those_of_iterations_that_run() -> Outcome {
-    let arguments = [(0.0, 20.0, 0.5), (0.0, 20.0, 0.8), (0.0, 0.0, 0.8), (0.0, 1e6, 0.5), (9.0, 70.0, 2.0)];
+    let arguments = [(0.0, 48.0, 0.5), (0.0, 48.0, 0.8), (0.0, 0.0, 0.8), (0.0, 1e6, 0.5), (9.0, 170.0, 2.0)];
     let Some((_, errors)) = compare_predicates("failures", data_dependent::failures, &arguments)? else {
         return Ok(());
     };
     assert!(errors.len() >= 2, "{errors:?}");
     assert!(errors.iter().any(|error| error.contains("is too large in iteration")), "{errors:?}");
     assert!(errors.iter().any(|error| !error.contains("is too large")), "{errors:?}");
-    let arguments = [(0.0, 20.0, 0.8), (0.0, 20.0, 0.5), (2.0, 40.0, 0.5)];
+    let arguments = [(0.0, 48.0, 0.8), (0.0, 48.0, 0.5), (2.0, 97.0, 0.5)];
     let inner = compare_predicates("inner", data_dependent::failures_of_inner_loops, &arguments)?;
     let (_, errors) = inner.expect("this machine has an adapter");
     assert!(errors.len() >= 2, "{errors:?}");

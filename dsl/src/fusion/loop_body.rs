@@ -58,6 +58,9 @@ pub(super) struct ListInMemory {
     pub(super) elements: String,
     /// The name of the binding that marks elements as written, if the body writes some.
     pub(super) marks: Option<String>,
+    /// The name of the binding in which an iteration claims the element that it adds to, unless
+    /// each adds to another one.
+    pub(super) claims: Option<String>,
     /// The number of elements, as an expression.
     pub(super) len: String,
 }
@@ -413,6 +416,7 @@ impl<'a> BodyPrinter<'a> {
             Ok(())
         };
         self.block(format_args!("if {predicate} {{"), |printer| branch(printer, then))?;
+        // A block of its own, since `else` would follow the brace of the first one.
         self.block(format_args!("if !({predicate}) {{"), |printer| branch(printer, otherwise))
     }
 
@@ -465,6 +469,9 @@ impl<'a> BodyPrinter<'a> {
                     self.stuck_if(format_args!("{marks}[{at}] != 0u"));
                     None
                 };
+                if let Some(claims) = &list.claims {
+                    self.stuck_if(format_args!("atomicExchange(&{claims}[{at}], 1u) != 0u"));
+                }
                 self.block(format_args!("if !is_stuck {{"), |printer| {
                     printer.line(format_args!("{marks}[{at}] = 1u;"));
                     for (i, number) in numbers.iter().enumerate() {
@@ -589,6 +596,33 @@ impl<'a> BodyPrinter<'a> {
             _ => None,
         })
     }
+}
+
+/// Returns a capture that a shader reads in memory, a tensor with several elements or a list, by
+/// the name of its binding. `len` is the word with the length of the list.
+///
+/// # Errors
+/// Returns the reason if WGSL lacks the type.
+pub(super) fn captured(graph: &Graph, value: Value, binding: &str, len: &str) -> Result<Option<BodyValue>, NotPrinted> {
+    let ty = graph.ty(value);
+    Ok(match ty {
+        Type::Tensor(element) => {
+            let shape = element.shape.known().ok_or(NotPrinted::SeveralElements)?;
+            match size_in_words(element)? {
+                1 => None,
+                0 => return Err(NotPrinted::NoElements),
+                _ => Some(BodyValue::Tensor(TensorInMemory::whole(binding.to_owned(), &shape))),
+            }
+        }
+        Type::List(element) => {
+            if size_in_words(element)? == 0 {
+                return Err(NotPrinted::NoElements);
+            }
+            let (elements, len) = (binding.to_owned(), len.to_owned());
+            Some(BodyValue::List(ListInMemory { elements, marks: None, claims: None, len }))
+        }
+        Type::Stack(_) => return Err(NotPrinted::SeveralElements),
+    })
 }
 
 /// Returns an index a number of elements further.

@@ -4,46 +4,48 @@
 //! A counted loop has a shader if its iterations can run in any order ([`LoopVarRole`]) and their
 //! bodies work on numbers (`loop_body.rs`). An example is a map over rows with a `while` in its
 //! body. The variables of the loop are counters, sums of numbers, lists of which each iteration
-//! writes an element of its own or adds to it, and stacks of numbers. An iteration pushes any number of values to a stack,
-//! and those of the loop backwards pop them again: the last iteration those of the first one.
+//! writes an element of its own or adds to one, and stacks of numbers. An iteration pushes any
+//! number of values to a stack, and those of the loop backwards pop them again: its first iteration
+//! those of the last one.
 //!
 //! A thread that is stuck reports a failed check, and then the memory that the shader has written
-//! is of no use.
+//! is of no use. It is also stuck if another iteration has added to the same element of a list.
 //!
 //! # Memory
 //!
-//! Bindings, in this order:
-//!
-//! 1. an array of words, one for each operand of the node, and then one for each stack that is
-//!    popped from;
-//! 2. the tensors and the elements of the lists that the body reads;
-//! 3. for each group of stacks that are popped from, their elements and their depths;
-//! 4. for each list that changes, its elements and the words that mark those written;
-//! 5. for each sum, the terms, one for each iteration;
-//! 6. the values of the counters after the last iteration, a word each;
-//! 7. if there are stacks that are pushed to, their elements, their depths and, for each of them,
-//!    the most elements of an iteration if there was no memory for them;
-//! 8. the word for failed checks.
-//!
-//! The stacks to which a loop has pushed are stored together. They are a *group* where another loop
-//! pops from them. Elements and depths are rows with a word for each iteration: a stack has a row
-//! of depths, and a row of elements for each place of the part of an iteration, from the bottom.
+//! The stacks to which a loop has pushed are stored together: elements and depths are rows with a
+//! word for each iteration. A stack has a row with the number of elements of each iteration, its
+//! depth, and a row of elements for each place from the bottom. Where another loop pops from stacks
+//! of one loop, they are a *group*.
 //!
 //! | operand | its word |
 //! |---|---|
 //! | number | the number |
 //! | list | the number of its elements |
 //! | stack that is pushed to | the number of its rows of elements |
-//! | stack that is popped from | the place of its first row of elements; that of its row of depths is the word after those of the operands |
+//! | stack that is popped from | the place of its first row of elements |
 //!
-//! The parameters are the number of iterations, the number of steps after which a thread is stuck,
-//! and the number of the check.
+//! Bindings, in this order:
+//!
+//! 1. an array of words, one for each operand of the node, and then one for each stack that is
+//!    popped from, with the place of its row of depths;
+//! 2. the tensors and the elements of the lists that the body reads;
+//! 3. for each group its elements and its depths;
+//! 4. for each list that changes, its elements, the words that mark those written and, if
+//!    iterations may add to one element, words in which they claim elements;
+//! 5. for each sum, the terms, one for each iteration;
+//! 6. the values of the counters after the last iteration, a word each;
+//! 7. if there are stacks that are pushed to, their elements, their depths and, for each of them,
+//!    the most elements of an iteration if there was no memory for them;
+//! 8. the word for failed checks.
+//!
+//! The parameters are the number of iterations, the first one of the dispatch, the number of steps
+//! after which a thread is stuck, and the number of the check.
 
 use super::loop_body::{
-    BodyPrinter, BodyValue, ListInMemory, StackInMemory, array_of, number_of_word, size_in_words, stored,
+    BodyPrinter, BodyValue, ListInMemory, StackInMemory, array_of, captured, number_of_word, size_in_words, stored,
     word_of_number,
 };
-use super::scalar_loop::captured;
 use super::wgsl::{MAX_WORKGROUPS, NotPrinted};
 use crate::DType;
 use crate::ir::dependence::{LoopVarRole, adds_apart, roles};
@@ -64,6 +66,10 @@ pub struct ParallelLoopShader {
     pub roles: Vec<LoopVarRole>,
     /// For each stack that is popped from its group.
     pub groups: Vec<usize>,
+    /// The lists of which iterations claim elements, by their index in the operands of the node.
+    pub claimed: Vec<usize>,
+    /// The numbers of bindings that are read, and of the others.
+    pub n_bindings: [usize; 2],
 }
 
 impl ParallelLoopShader {
@@ -87,13 +93,14 @@ impl ParallelLoopShader {
             bindings: Bindings::default(),
             in_memory: Vec::new(),
             lists: Vec::new(),
+            claimed: Vec::new(),
             pushed: Vec::new(),
             popped: Vec::new(),
             groups: Vec::new(),
         };
         printer.bindings.add("words", "array<u32>", "read");
         let index = format!("(group.x + group.y * {MAX_WORKGROUPS}u) * {PARALLEL_LOOP_THREADS}u + thread");
-        printer.body.line(format_args!("let i = {index};"));
+        printer.body.line(format_args!("let i = p.first + {index};"));
         printer.body.line(format_args!("if i >= p.n {{ return; }}"));
         let mut arguments = Vec::new();
         for i in 0..printer.operands.len() {
@@ -108,16 +115,24 @@ impl ParallelLoopShader {
         printer.stacks()?;
         printer.bindings.add("failure", "atomic<u32>", "read_write");
         printer.body.line(format_args!("if is_stuck {{ atomicMax(&failure, p.check); }}"));
-        let ParallelLoopPrinter { body, bindings, in_memory, groups, .. } = printer;
-        if bindings.n > max_buffers {
-            return Err(NotPrinted::Buffers(bindings.n));
+        let ParallelLoopPrinter { body, bindings, in_memory, groups, claimed, .. } = printer;
+        let n_bindings = bindings.n;
+        if n_bindings[0] + n_bindings[1] > max_buffers {
+            return Err(NotPrinted::Buffers(n_bindings[0] + n_bindings[1]));
         }
-        let parameters = "struct Params {\n    n: u32,\n    max_steps: u32,\n    check: u32,\n}\n\n";
+        let parameters = "struct Params {\n    n: u32,\n    first: u32,\n    max_steps: u32,\n    check: u32,\n}\n\n";
         let declarations = format!("{parameters}{}var<immediate> p: Params;\n", bindings.text);
         let inputs =
             "    @builtin(workgroup_id) group: vec3<u32>,\n    @builtin(local_invocation_index) thread: u32,\n";
         let entry = format!("@compute @workgroup_size({PARALLEL_LOOP_THREADS})\nfn main(\n{inputs})");
-        Ok(ParallelLoopShader { code: body.finish(&declarations, &entry), in_memory, roles, groups })
+        Ok(ParallelLoopShader {
+            code: body.finish(&declarations, &entry),
+            in_memory,
+            roles,
+            groups,
+            claimed,
+            n_bindings,
+        })
     }
 }
 
@@ -130,6 +145,8 @@ struct ParallelLoopPrinter<'a> {
     in_memory: Vec<usize>,
     /// The lists that the body writes or adds to, as operands.
     lists: Vec<usize>,
+    /// Those of them whose elements iterations claim.
+    claimed: Vec<usize>,
     /// The stacks that the body pushes to and pops from, as operands.
     pushed: Vec<usize>,
     popped: Vec<usize>,
@@ -167,16 +184,18 @@ impl ParallelLoopPrinter<'_> {
                 DType::F32 => "(-0.0f)".to_owned(),
                 dtype => format!("{}(0)", type_name(dtype).ok_or(NotPrinted::Type(dtype))?),
             }),
-            LoopVarRole::Accumulated if !adds_apart(self.graph, self.node, i) => {
-                return Err(NotPrinted::DependentIterations);
-            }
             LoopVarRole::Written | LoopVarRole::Accumulated => {
                 if size_in_words(self.graph.ty(operand).element())? == 0 {
                     return Err(NotPrinted::NoElements);
                 }
                 self.lists.push(i);
-                let [elements, marks] = ["elements", "marks"].map(|name| format!("{name}{i}"));
-                BodyValue::List(ListInMemory { elements, marks: Some(marks), len: word })
+                let [elements, marks, claims] = ["elements", "marks", "claims"].map(|name| format!("{name}{i}"));
+                let is_claimed = role == LoopVarRole::Accumulated && !adds_apart(self.graph, self.node, i);
+                if is_claimed {
+                    self.claimed.push(i);
+                }
+                let claims = is_claimed.then_some(claims);
+                BodyValue::List(ListInMemory { elements, marks: Some(marks), claims, len: word })
             }
             LoopVarRole::Pushed => {
                 let rows: Vec<String> = self.pushed.iter().map(|j| format!("words[{j}]")).collect();
@@ -185,8 +204,8 @@ impl ParallelLoopPrinter<'_> {
                 self.stack(i, "pushed".to_owned(), &bottom, "0u", Some(word))?
             }
             LoopVarRole::Popped => {
-                let source = |v: Value| self.graph.producer(v);
-                let is_of_source = |&j: &usize| source(self.operands[j]) == source(operand);
+                let source = self.graph.producer(operand);
+                let is_of_source = |&j: &usize| source.is_some() && self.graph.producer(self.operands[j]) == source;
                 let known = self.popped.iter().position(is_of_source).map(|k| self.groups[k]);
                 let group = known.unwrap_or_else(|| self.groups.iter().max().map_or(0, |&last| last + 1));
                 let row = format!("words[{}]", self.operands.len() + self.groups.len());
@@ -228,6 +247,9 @@ impl ParallelLoopPrinter<'_> {
             let elements = array_of(self.graph.ty(self.operands[i]).element().dtype);
             self.bindings.add(&format!("elements{i}"), elements, "read_write");
             self.bindings.add(&format!("marks{i}"), "array<u32>", "read_write");
+            if self.claimed.contains(&i) {
+                self.bindings.add(&format!("claims{i}"), "array<atomic<u32>>", "read_write");
+            }
         }
     }
 
@@ -293,12 +315,14 @@ fn integer(printer: &BodyPrinter<'_>, value: Value) -> Result<DType, NotPrinted>
 #[derive(Default)]
 struct Bindings {
     text: String,
-    n: usize,
+    /// The number of those that are read, and of the others.
+    n: [usize; 2],
 }
 
 impl Bindings {
     fn add(&mut self, name: &str, ty: &str, access: &str) {
-        self.text += &format!("@group(0) @binding({}) var<storage, {access}> {name}: {ty};\n", self.n);
-        self.n += 1;
+        let binding = self.n[0] + self.n[1];
+        self.text += &format!("@group(0) @binding({binding}) var<storage, {access}> {name}: {ty};\n");
+        self.n[usize::from(access != "read")] += 1;
     }
 }

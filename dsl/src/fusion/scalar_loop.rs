@@ -16,12 +16,9 @@
 //! the operands of the node, of which the shader changes the loop variables. The word of a list is
 //! its length, and that of a tensor with several elements is not used.
 
-use super::loop_body::{
-    BodyPrinter, BodyValue, ListInMemory, TensorInMemory, array_of, number_of_word, size_in_words, word_of_number,
-};
+use super::loop_body::{BodyPrinter, BodyValue, array_of, captured, number_of_word, word_of_number};
 use super::wgsl::{MAX_BUFFERS, NotPrinted};
-use crate::Type;
-use crate::ir::{Graph, Node, Value};
+use crate::ir::{Graph, Node};
 use crate::scalars::wgsl::type_name;
 
 /// The number of steps after which a run ends. Some drivers that compute on a CPU end the loops of
@@ -57,7 +54,7 @@ impl LoopShader {
         let data = graph.node(node);
         let n_vars = graph.while_of(node).n_vars();
         let (mut operands, mut in_memory) = (Vec::new(), Vec::new());
-        let (mut declarations, mut stored) = (String::new(), Vec::new());
+        let (mut declarations, mut ends) = (String::new(), Vec::new());
         for (i, &operand) in data.operands.iter().enumerate() {
             let word = format!("words[{}]", i + 1);
             if i >= n_vars
@@ -73,13 +70,13 @@ impl LoopShader {
             let ty = type_name(dtype).ok_or(NotPrinted::Type(dtype))?;
             printer.line(format_args!("var w{i}: {ty} = {};", number_of_word(&word, dtype)));
             if i < n_vars {
-                stored.push(format!("{word} = {};", word_of_number(&format!("w{i}"), dtype)));
+                ends.push(format!("{word} = {};", word_of_number(&format!("w{i}"), dtype)));
             }
             operands.push(BodyValue::Number(format!("w{i}")));
         }
         printer.line(format_args!("var state = {}u;", LOOP_STATES[1]));
         outer_loop(&mut printer, node, &operands)?;
-        for line in stored {
+        for line in ends {
             printer.line(format_args!("{line}"));
         }
         printer.line(format_args!("words[0] = state;"));
@@ -91,33 +88,6 @@ impl LoopShader {
         let code = printer.finish(&declarations, "@compute @workgroup_size(1)\nfn main()");
         Ok(LoopShader { code, in_memory, n_words: data.operands.len() + 1 })
     }
-}
-
-/// Returns a capture that a shader reads in memory, a tensor with several elements or a list, by
-/// the name of its binding. `len` is the word with the length of the list.
-///
-/// # Errors
-/// Returns the reason if WGSL lacks the type.
-pub(super) fn captured(graph: &Graph, value: Value, binding: &str, len: &str) -> Result<Option<BodyValue>, NotPrinted> {
-    let ty = graph.ty(value);
-    Ok(match ty {
-        Type::Tensor(element) => {
-            let shape = element.shape.known().ok_or(NotPrinted::SeveralElements)?;
-            match size_in_words(element)? {
-                1 => None,
-                0 => return Err(NotPrinted::NoElements),
-                _ => Some(BodyValue::Tensor(TensorInMemory::whole(binding.to_owned(), &shape))),
-            }
-        }
-        Type::List(element) => {
-            if size_in_words(element)? == 0 {
-                return Err(NotPrinted::NoElements);
-            }
-            let (elements, len) = (binding.to_owned(), len.to_owned());
-            Some(BodyValue::List(ListInMemory { elements, marks: None, len }))
-        }
-        Type::Stack(_) => return Err(NotPrinted::SeveralElements),
-    })
 }
 
 /// Prints the loop of the shader.

@@ -108,11 +108,11 @@ pub enum NotPrinted {
     SeveralReductions,
     /// An index does not fit into 31 bits.
     TooLarge,
-    /// The kernel needs more buffers than every device supports.
+    /// So many buffers are more than a shader may have.
     Buffers(usize),
     /// There is nothing to compute.
     NoElements,
-    /// A loop is not one over scalars.
+    /// A loop does not work on numbers alone.
     SeveralElements,
     /// The iterations of a loop depend on each other.
     DependentIterations,
@@ -129,7 +129,7 @@ impl Display for NotPrinted {
             NotPrinted::TooLarge => write!(f, "its indices do not fit into 31 bits"),
             NotPrinted::Buffers(n) => write!(f, "it needs {n} buffers, more than a shader may have"),
             NotPrinted::NoElements => write!(f, "it has no elements"),
-            NotPrinted::SeveralElements => write!(f, "it is not a loop over scalars"),
+            NotPrinted::SeveralElements => write!(f, "it does not work on numbers alone"),
             NotPrinted::DependentIterations => write!(f, "its iterations depend on each other"),
         }
     }

@@ -123,8 +123,8 @@ pub fn roles(graph: &Graph, node: Node) -> Option<Vec<LoopVarRole>> {
     LoopAnalysis { graph, data: graph.while_of(node) }.roles()
 }
 
-/// Returns whether each iteration of a `while` adds to an element of its own of the list that is the
-/// loop variable `i`, whose role is [`LoopVarRole::Accumulated`].
+/// Returns whether each iteration of a `while` adds to an element of its own of a list: the loop
+/// variable `i`, whose role is [`LoopVarRole::Accumulated`].
 pub(crate) fn adds_apart(graph: &Graph, node: Node, i: usize) -> bool {
     let analysis = LoopAnalysis { graph, data: graph.while_of(node) };
     let counters = analysis.data.vars().filter(|&var| analysis.step(var).is_some()).map(|var| var.body_param);

@@ -22,8 +22,8 @@
 //!   control loop of Figure 6 of the paper: its `Switch` reads the predicate of iteration `k`, then
 //!   either starts iteration `k + 1` or releases the values to the exits. There is no coordinator
 //!   and no barrier: a device runs ahead as far as the window allows.
-//! - A **decision** is a predicate that other subgraphs only decide by. The host reads it once,
-//!   where it is computed, and no device gets it as a tensor.
+//! - A **decision** is a predicate that other subgraphs only decide by. The host reads it where it
+//!   is computed, and no other device gets it as a tensor.
 //! - The **window** of a loop is its `parallel_iterations` and holds across all devices. The device
 //!   that computes the predicate starts iteration `k` only when every other device has finished
 //!   iteration `k - window`. The others report their progress periodically (a *credit*). The memory
@@ -242,10 +242,11 @@ pub(crate) struct Subgraph {
 }
 
 impl Subgraph {
-    /// Returns whether only switches use the value of a node.
+    /// Returns whether switches, and nothing else, use the value of a node.
     fn is_decision(&self, node: NodeId) -> bool {
-        let mut users = self.nodes[node.index()].users.iter().flatten();
-        users.all(|user| matches!(self.nodes[user.node.index()].op, FlowOp::Switch { .. } | FlowOp::LoopSwitch { .. }))
+        let mut users = self.nodes[node.index()].users.iter().flatten().peekable();
+        let decides = |op: FlowOp| matches!(op, FlowOp::Switch { .. } | FlowOp::LoopSwitch { .. });
+        users.peek().is_some() && users.all(|user| decides(self.nodes[user.node.index()].op))
     }
 
     /// Returns whether a frame is another one, or inside of it.

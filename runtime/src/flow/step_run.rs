@@ -536,7 +536,9 @@ impl StepRun {
             return self.decided(part, predicate, of);
         }
         let being_read = self.pending.work.iter_mut().flatten().find_map(|work| match work {
-            PendingOp::Decide { predicate: other, uses, .. } if other.is_same(&predicate) => Some(uses),
+            PendingOp::Decide { part: of, predicate: other, uses } if *of == part && other.is_same(&predicate) => {
+                Some(uses)
+            }
             _ => None,
         });
         if let Some(uses) = being_read {

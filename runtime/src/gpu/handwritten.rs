@@ -39,7 +39,9 @@ pub(super) fn add(dtype: DType) -> String {
 
 /// Returns the shader that adds the terms of the iterations of a loop.
 pub(super) fn sum_terms(dtype: DType) -> String {
-    format!("alias Element = {dtype};\n\n{SUM_TERMS}")
+    // The number that changes no other one.
+    let nothing = if dtype == DType::F32 { "-0.0f" } else { "Element(0)" };
+    format!("alias Element = {dtype};\nconst NOTHING: Element = {nothing};\n\n{SUM_TERMS}")
 }
 
 /// Returns the shader that marks elements of a list, and may fail if they were marked before.

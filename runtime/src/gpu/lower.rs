@@ -368,24 +368,17 @@ impl GpuLowering<'_> {
         };
         let max_buffers = self.shared.max_bindings;
         let Ok(shader) = ParallelLoopShader::new(self.graph, node, max_buffers) else { return Ok(None) };
-        let ParallelLoopShader { code, in_memory, roles, groups } = shader;
-        let n_pushed = roles.iter().filter(|&&role| role == LoopVarRole::Pushed).count();
-        let n_groups = groups.iter().max().map_or(0, |&last| last + 1);
+        let ParallelLoopShader { code, in_memory, roles, groups, claimed, n_bindings } = shader;
         let (shaders, device) = (&self.shared.shaders, &self.shared.device);
+        let n_pushed = roles.iter().filter(|&&role| role == LoopVarRole::Pushed).count();
         let mut variables = Vec::new();
-        let mut n_outputs = if n_pushed == 0 { 2 } else { 5 };
         for (role, &operand) in roles.into_iter().zip(&self.graph.node(node).operands) {
-            n_outputs += match role {
-                LoopVarRole::Written | LoopVarRole::Accumulated => 2,
-                LoopVarRole::Sum => 1,
-                _ => 0,
-            };
             let sum = (role == LoopVarRole::Sum).then(|| handwritten::sum_terms(self.ty(operand).dtype));
             variables.push((role, sum.map(|text| shaders.get(device, text, [2, 1])).transpose()?));
         }
-        let shader = shaders.get(device, code, [1 + in_memory.len() + 2 * n_groups, n_outputs])?;
+        let shader = shaders.get(device, code, n_bindings)?;
         let (trips, assumption) = (passes::trips(self.graph, node), Assumption::new(n_pushed));
-        Ok(Some(ParallelLoopProgram { shader, in_memory, variables, groups, counted, trips, assumption }))
+        Ok(Some(ParallelLoopProgram { shader, in_memory, variables, groups, claimed, counted, trips, assumption }))
     }
 
     fn kernel(&mut self, open: &mut OpenRegion, data: &NodeData, kernel: &FusedKernel) -> Result<()> {

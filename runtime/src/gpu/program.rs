@@ -7,7 +7,7 @@ use super::memory::{GpuTensor, GpuValue};
 use super::queue::{CommandRecorder, GpuQueue};
 use super::run::{ProgramRun, RunAttempt};
 use super::shader::CompiledShader;
-use super::shader_loop::{Assumption, ParallelLoopProgram, ScalarLoop};
+use super::shader_loop::{Assumption, ParallelLoopProgram, Refuted, ScalarLoop};
 use crate::device::CompileOptions;
 use anabranch_dsl::interp::RunContext;
 use anabranch_dsl::ir::{Graph, Node, StackOp, Value};
@@ -25,8 +25,8 @@ pub(super) struct GpuProgram {
     root: RegionProgram,
     /// The workgroups of what may run under a guard.
     counts: WorkgroupCounts,
-    /// Whether runs make assumptions.
-    has_assumptions: bool,
+    /// What runs assume of loops.
+    assumptions: Vec<Assumption>,
 }
 
 /// A compiled region.
@@ -174,18 +174,20 @@ impl RegionProgram {
         RegionProgram { params, ops, origins, dead: Vec::new(), yields }
     }
 
-    /// Returns whether a run assumes something of a loop.
-    fn has_assumptions(&self) -> bool {
-        self.ops.iter().any(|op| match op {
-            GpuOp::Cond(cond) => cond.branches.iter().any(RegionProgram::has_assumptions),
-            GpuOp::While(looped) => {
-                looped.on_device.is_some()
-                    || looped.parallel.is_some()
-                    || [&looped.cond, &looped.body].into_iter().any(RegionProgram::has_assumptions)
+    /// Adds what runs assume of loops.
+    fn collect_assumptions(&self, to: &mut Vec<Assumption>) {
+        for op in &self.ops {
+            match op {
+                GpuOp::Cond(cond) => cond.branches.iter().for_each(|region| region.collect_assumptions(to)),
+                GpuOp::While(looped) => {
+                    to.extend(looped.on_device.iter().map(|scalar| scalar.assumption.clone()));
+                    to.extend(looped.parallel.iter().map(|parallel| parallel.assumption.clone()));
+                    [&looped.cond, &looped.body].into_iter().for_each(|region| region.collect_assumptions(to));
+                }
+                GpuOp::Call(_, region) => region.collect_assumptions(to),
+                GpuOp::Dispatch(_) | GpuOp::Transfer(_) | GpuOp::Stack(..) | GpuOp::AddStacks(..) | GpuOp::List(_) => {}
             }
-            GpuOp::Call(_, region) => region.has_assumptions(),
-            GpuOp::Dispatch(_) | GpuOp::Transfer(_) | GpuOp::Stack(..) | GpuOp::AddStacks(..) | GpuOp::List(_) => false,
-        })
+        }
     }
 
     /// Finds the last use of each value.
@@ -230,8 +232,9 @@ impl GpuProgram {
             true => ahead::plan(&graph, &mut root, queue)?,
             false => WorkgroupCounts::default(),
         };
-        let has_assumptions = root.has_assumptions();
-        Ok(GpuProgram { graph, root, counts, has_assumptions })
+        let mut assumptions = Vec::new();
+        root.collect_assumptions(&mut assumptions);
+        Ok(GpuProgram { graph, root, counts, assumptions })
     }
 
     pub(super) fn parts(&self) -> (&Graph, &RegionProgram) {
@@ -258,14 +261,16 @@ impl GpuProgram {
         let mut wrong = Vec::new();
         loop {
             // A list that something else has, too, is not written in place.
-            let again = if self.has_assumptions { inputs.clone() } else { Vec::new() };
+            let may_repeat = self.assumptions.iter().any(Assumption::holds);
+            let again = if may_repeat { inputs.clone() } else { Vec::new() };
             let attempt = ProgramRun::new(&self.graph, recorder, cx, &self.counts, &wrong);
             match attempt.run(&self.root, inputs).await? {
                 RunAttempt::Completed(results) => {
                     wrong.iter().for_each(Assumption::drop_for_good);
                     return Ok(results);
                 }
-                RunAttempt::Refuted(assumption) => wrong.extend(assumption),
+                RunAttempt::Refuted(Refuted::Stuck(assumption)) => wrong.push(assumption),
+                RunAttempt::Refuted(Refuted::NeedsMemory) => {}
             }
             inputs = again;
         }

@@ -11,7 +11,7 @@ use super::memory::{GpuStack, GpuTensor, GpuValue, SavedElement, StackItem};
 use super::program::{CondProgram, Dispatch, GpuOp, LoopProgram, RegionProgram, StackSum, Transfer};
 use super::queue::{CommandRecorder, Readback, Workgroups};
 use super::shader::CompiledShader;
-use super::shader_loop::Assumption;
+use super::shader_loop::{Assumption, Refuted};
 use anabranch_dsl::interp::{RunContext, assertion_failed, empty_stack, not_finite, stacks_differ, stopped};
 use anabranch_dsl::ir::{Graph, Node, Op, StackOp, Value};
 use anabranch_dsl::ops::EvalCx;
@@ -66,15 +66,14 @@ pub(super) struct ProgramRun<'a> {
     pub(super) rows: GuardRows,
     /// The assumptions that earlier attempts of the run have shown to be wrong.
     pub(super) wrong: &'a [Assumption],
-    /// Whether this attempt is of no use, and the assumption that the next one must not make.
-    pub(super) refuted: OnceCell<Option<Assumption>>,
+    /// Why this attempt is of no use, if it is.
+    pub(super) refuted: OnceCell<Refuted>,
 }
 
 /// The end of an attempt to run a program.
 pub(super) enum RunAttempt {
     Completed(Vec<GpuValue>),
-    /// It is of no use. The next one must not make an assumption, if there is one.
-    Refuted(Option<Assumption>),
+    Refuted(Refuted),
 }
 
 /// The checks of a run whose outcome is not known yet, in the order of the program.
@@ -92,6 +91,22 @@ struct OpenChecks {
 pub(super) struct CheckedReadback {
     open: Vec<OpenCheck>,
     readback: Readback,
+}
+
+/// Returns how often a loop runs, given the first value of its counter and, if that is a tensor,
+/// the limit.
+fn trips_between(counted: &CountedLoop, bounds: &[&HostTensor]) -> Option<i64> {
+    let integer = |tensor: &HostTensor| match tensor.buffer() {
+        Buffer::I32(x) => i64::from(x[0]),
+        Buffer::I64(x) => x[0],
+        other => panic!("a counter is an integer, not {}", other.dtype()),
+    };
+    let limit = match (counted.limit, bounds) {
+        (Limit::Number(n), _) => n,
+        (Limit::Before(_), [_, limit]) => integer(limit),
+        (Limit::Before(_), _) => panic!("the limit is a tensor"),
+    };
+    counted.trips(integer(bounds[0]), limit)
 }
 
 impl<'a> ProgramRun<'a> {
@@ -247,14 +262,17 @@ impl<'a> ProgramRun<'a> {
             GpuOp::Transfer(Transfer::Uninitialized { to }) => drop(self.allocate(*to)?),
             GpuOp::Transfer(Transfer::Constant { tensor, to }) => self.set(*to, GpuValue::Tensor(tensor.clone())),
             GpuOp::Stack(op, node) => {
-                if matches!(op, StackOp::Pop | StackOp::ZerosLike) {
-                    self.take_apart(self.graph.node(*node).operands[0]).await?;
+                let stack = self.graph.node(*node).operands.first();
+                match (op, stack) {
+                    (StackOp::Pop, Some(&stack)) => self.split(stack, 1).await?,
+                    (StackOp::ZerosLike, Some(&stack)) => self.split(stack, usize::MAX).await?,
+                    _ => {}
                 }
                 self.stack_op(op, *node)?;
             }
             GpuOp::AddStacks(node, sum) => {
                 for &operand in &self.graph.node(*node).operands {
-                    self.take_apart(operand).await?;
+                    self.split(operand, usize::MAX).await?;
                 }
                 self.add_stacks(*node, sum)?;
             }
@@ -275,6 +293,9 @@ impl<'a> ProgramRun<'a> {
                 let captures = state.split_off(self.graph.while_of(looped.node).n_vars());
                 let results = Box::pin(self.while_loop(looped, state, &captures)).await?;
                 self.set_results(looped.node, results);
+                if self.guard.is_none() && self.has_many_checks() {
+                    self.settle().await?;
+                }
             }
             GpuOp::Call(node, region) => {
                 let results = Box::pin(self.region(region, self.operands(*node))).await?;
@@ -330,18 +351,22 @@ impl<'a> ProgramRun<'a> {
         mut state: Vec<GpuValue>,
         captures: &[GpuValue],
     ) -> Result<Vec<GpuValue>> {
-        if let Some(parallel) = &looped.parallel
-            && self.assumes(&parallel.assumption)
-            && let Some(trips) = self.trips(&parallel.counted, &state).await?
-            && (self.guard.is_none() || parallel.trips == Some(trips))
-            && self.can_run_in_parallel(parallel, trips, &state)
-        {
-            return self.run_in_parallel(looped.node, parallel, trips as u32, state, captures);
-        }
-        let trips = match &looped.counted {
-            Some(counted) if looped.on_device.is_none() => self.trips(counted, &state).await?,
-            _ => None,
+        let parallel = looped.parallel.as_ref().filter(|parallel| self.assumes(&parallel.assumption));
+        let counted = parallel.map(|parallel| &parallel.counted).or(looped.counted.as_ref());
+        let mut trips = match counted {
+            // A shader of one thread finds them by itself.
+            Some(counted) if looped.on_device.is_some() => self.known_trips(counted, &state),
+            Some(counted) => self.trips(counted, &state).await?,
+            None => None,
         };
+        if let (Some(parallel), Some(n)) = (parallel, trips)
+            && self.can_run_in_parallel(parallel, n, &state)
+        {
+            return self.run_in_parallel(looped.node, parallel, n as u32, state, captures).await;
+        }
+        if looped.on_device.is_some() || looped.counted.is_none() {
+            trips = None;
+        }
         if self.guard.is_some() {
             return match trips {
                 Some(n) if n > MAX_COUNTED => Err(not_ahead()),
@@ -379,7 +404,7 @@ impl<'a> ProgramRun<'a> {
                 let stack = self.stack(data.operands[0]);
                 let (below, top) = match stack.pop() {
                     Some((below, StackItem::One(top))) => (below, self.recorder.unstacked(&top)?),
-                    Some((_, StackItem::OfIterations(_))) => panic!("the elements of iterations have been taken apart"),
+                    Some((_, StackItem::OfIterations(_))) => panic!("the elements of iterations have been split"),
                     None if stack.has_zeros_below() => (stack, self.zeros(data.results[1])?),
                     None => return Err(empty_stack(data.loc)),
                 };
@@ -456,7 +481,7 @@ impl<'a> ProgramRun<'a> {
 
     /// Opens a check. Returns the word of failures and the number of the check.
     pub(super) fn open_check(&mut self, mut check: OpenCheck) -> Result<(Arc<GpuTensor>, u32)> {
-        if self.rows.has_registers() {
+        if self.rows.has_registers() && check.assumption.is_none() {
             // An operand may be a register of a loop, which is written again.
             for operand in &mut check.operands {
                 let copy = self.recorder.tensor(operand.n_bytes())?;
@@ -518,6 +543,7 @@ impl<'a> ProgramRun<'a> {
         let data = self.graph.node(failed.node);
         if let Some(assumption) = &failed.assumption {
             self.refute(assumption, &failed.operands).await?;
+            // Nobody sees this error, since the run begins again.
             return Ok(not_ahead());
         }
         if let (Op::List(op), Some(len)) = (&data.op, failed.list_len) {
@@ -574,28 +600,31 @@ impl<'a> ProgramRun<'a> {
 
     /// Returns how often a counted loop runs. Reads its bounds if the host does not know them.
     async fn trips(&mut self, counted: &CountedLoop, state: &[GpuValue]) -> Result<Option<i64>> {
-        let integer = |tensor: &HostTensor| match tensor.buffer() {
-            Buffer::I32(x) => i64::from(x[0]),
-            Buffer::I64(x) => x[0],
-            other => panic!("a counter is an integer, not {}", other.dtype()),
-        };
+        let bounds = self.bounds(counted, state);
+        if self.guard.is_some() || bounds.iter().flatten().all(|bound| bound.known().is_some()) {
+            return Ok(self.known_trips(counted, state));
+        }
+        let ty = TensorType::new(counted.dtype, []);
+        let read: Vec<_> = bounds.iter().flatten().map(|bound| (&**bound, &ty)).collect();
+        let read = self.download(&read).await?;
+        Ok(trips_between(counted, &read.iter().collect::<Vec<_>>()))
+    }
+
+    /// Returns how often a counted loop runs, if the host knows its bounds.
+    fn known_trips(&self, counted: &CountedLoop, state: &[GpuValue]) -> Option<i64> {
+        let bounds = self.bounds(counted, state);
+        let known: Option<Vec<&HostTensor>> = bounds.iter().flatten().map(|bound| bound.known()).collect();
+        trips_between(counted, &known?)
+    }
+
+    /// Returns the first value of the counter of a loop, and the limit if that is a tensor.
+    fn bounds(&self, counted: &CountedLoop, state: &[GpuValue]) -> [Option<Arc<GpuTensor>>; 2] {
         let GpuValue::Tensor(first) = &state[counted.variable] else { panic!("a counter is a tensor") };
-        let (limit, constant) = match counted.limit {
-            Limit::Number(n) => (None, n),
-            Limit::Before(value) => (Some(self.tensor(value)), 0),
+        let limit = match counted.limit {
+            Limit::Number(_) => None,
+            Limit::Before(value) => Some(self.tensor(value)),
         };
-        let bounds: Vec<&GpuTensor> = [Some(&**first), limit.as_deref()].into_iter().flatten().collect();
-        let known: Option<Vec<i64>> = bounds.iter().map(|bound| bound.known().map(integer)).collect();
-        let bounds = match known {
-            Some(known) => known,
-            None if self.guard.is_some() => return Ok(None),
-            None => {
-                let ty = TensorType::new(counted.dtype, []);
-                let bounds: Vec<_> = bounds.into_iter().map(|bound| (bound, &ty)).collect();
-                self.download(&bounds).await?.iter().map(integer).collect()
-            }
-        };
-        Ok(counted.trips(bounds[0], bounds.get(1).copied().unwrap_or(constant)))
+        [Some(first.clone()), limit]
     }
 
     /// Fails if the step is to stop.

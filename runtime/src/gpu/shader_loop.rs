@@ -10,7 +10,7 @@
 
 use super::ahead::not_ahead;
 use super::lower::groups;
-use super::memory::{GpuStack, GpuTensor, GpuValue, PushedElements, SavedElement, StackItem};
+use super::memory::{GpuTensor, GpuValue, PushedElements, SavedElement, StackItem};
 use super::run::{OpenCheck, ProgramRun};
 use super::shader::CompiledShader;
 use anabranch_dsl::fusion::{LOOP_STATES, PARALLEL_LOOP_THREADS};
@@ -21,8 +21,15 @@ use anabranch_dsl::{Buffer, DType, HostTensor, Result, TensorType};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// The steps of a thread of a parallel loop: fewer on a driver that ends loops early.
-const MAX_STEPS: [u32; 2] = [1 << 18, 1 << 15];
+/// The steps of a thread of a parallel loop. A driver may end a dispatch that takes seconds, and
+/// one that computes on a CPU ends loops early.
+const MAX_STEPS: [u32; 2] = [1 << 16, 1 << 15];
+
+/// The iterations of a dispatch. A step can be stopped between two of them.
+const AT_ONCE: u32 = 1 << 18;
+
+/// The threads that add the terms of a sum.
+const SUM_THREADS: u64 = 256;
 
 /// The elements of an iteration for which a stack has memory at first.
 const FIRST_CAPACITY: u32 = 16;
@@ -46,7 +53,7 @@ impl Assumption {
     }
 
     /// Returns whether no run has shown that it is wrong.
-    fn holds(&self) -> bool {
+    pub(super) fn holds(&self) -> bool {
         !self.0.is_wrong.load(Ordering::Relaxed)
     }
 
@@ -71,6 +78,15 @@ impl Assumption {
     }
 }
 
+/// Why an attempt to run a program is of no use.
+#[derive(Debug)]
+pub(super) enum Refuted {
+    /// The shader of a loop was stuck.
+    Stuck(Assumption),
+    /// There was no memory for what an iteration pushed. The next attempt has more.
+    NeedsMemory,
+}
+
 /// A loop over scalars, with its state in an array of words.
 #[derive(Debug)]
 pub(super) struct ScalarLoop {
@@ -93,6 +109,8 @@ pub(super) struct ParallelLoopProgram {
     pub(super) variables: Vec<(LoopVarRole, Option<Arc<CompiledShader>>)>,
     /// For each stack that is popped from its group: stacks to which one loop has pushed.
     pub(super) groups: Vec<usize>,
+    /// The lists of which iterations claim elements, as operands of the node.
+    pub(super) claimed: Vec<usize>,
     pub(super) counted: CountedLoop,
     /// The trip count, if the graph determines it.
     pub(super) trips: Option<i64>,
@@ -113,9 +131,9 @@ struct IterationOutputs {
     saved: Option<[Arc<SavedElement>; 2]>,
 }
 
-/// Returns the workgroups of a parallel loop.
+/// Returns the workgroups of a parallel loop that a single dispatch runs.
 pub(super) fn parallel_workgroups(trips: i64) -> Option<[u32; 3]> {
-    let trips = i32::try_from(trips).ok().filter(|&n| n > 0)?;
+    let trips = u32::try_from(trips).ok().filter(|n| (1..=AT_ONCE).contains(n))?;
     Some(groups((trips as usize).div_ceil(PARALLEL_LOOP_THREADS)))
 }
 
@@ -236,18 +254,22 @@ impl<'a> ProgramRun<'a> {
         Ok(value)
     }
 
-    /// Returns whether a parallel loop can run with its stacks.
+    /// Returns whether a parallel loop can run with so many iterations, and with its stacks.
     pub(super) fn can_run_in_parallel(&self, looped: &ParallelLoopProgram, trips: i64, state: &[GpuValue]) -> bool {
-        if parallel_workgroups(trips).is_none() {
+        let Some(n) = i32::try_from(trips).ok().filter(|&n| n > 0).map(|n| n as u64) else { return false };
+        // Under a guard, the workgroups of the program are known.
+        if self.guard.is_some() && (looped.trips != Some(trips) || parallel_workgroups(trips).is_none()) {
             return false;
         }
-        let rows: u64 = looped.assumption.capacities().into_iter().map(u64::from).sum();
-        let n_words = rows.saturating_mul(trips as u64);
-        let limit = self.recorder.shared.limits.max_bytes.min(i32::MAX as u64);
-        n_words.saturating_mul(4) <= limit
-            && self
-                .popped(looped, state)
-                .is_some_and(|groups| groups.iter().flatten().all(|pushed| i64::from(pushed.n_iterations) == trips))
+        let limits = &self.recorder.shared.limits;
+        let has_sums = looped.variables.iter().any(|(_, sum)| sum.is_some());
+        let adds_too_long = limits.max_iterations.is_some_and(|most| n.div_ceil(SUM_THREADS) > most as u64);
+        // A stack has more rows of elements than of depths.
+        let rows = looped.assumption.capacities().into_iter().map(u64::from).sum::<u64>().max(u64::from(has_sums));
+        let fits = rows.saturating_mul(4 * n) <= limits.max_bytes.min(i32::MAX as u64);
+        let has_pushed = |pushed: &Arc<PushedElements>| u64::from(pushed.n_iterations) == n;
+        let can_pop = || self.popped(looped, state).is_some_and(|groups| groups.iter().flatten().all(has_pushed));
+        fits && !(has_sums && adds_too_long) && can_pop()
     }
 
     /// Returns what is at the top of the stacks that a parallel loop pops from, by group, if loops
@@ -269,7 +291,7 @@ impl<'a> ProgramRun<'a> {
     }
 
     /// Runs all iterations of a parallel loop, which can run.
-    pub(super) fn run_in_parallel(
+    pub(super) async fn run_in_parallel(
         &mut self,
         node: Node,
         looped: &ParallelLoopProgram,
@@ -277,8 +299,6 @@ impl<'a> ProgramRun<'a> {
         state: Vec<GpuValue>,
         captures: &[GpuValue],
     ) -> Result<Vec<GpuValue>> {
-        self.check_stop(node)?;
-        let workgroups = parallel_workgroups(n.into()).expect("the loop can run");
         let groups = self.popped(looped, &state).expect("the loop can run");
         let capacities = looped.assumption.capacities();
         let operands: Vec<&GpuValue> = state.iter().chain(captures).collect();
@@ -297,6 +317,11 @@ impl<'a> ProgramRun<'a> {
                     let list = self.own_list(list, n_words, len, true)?;
                     tensors.push(list.elements().clone());
                     tensors.push(list.marks().expect("a list of its own has marks").clone());
+                    if looped.claimed.contains(&i) {
+                        let claims = self.recorder.tensor(4 * len as u64)?;
+                        self.recorder.clear(&claims);
+                        tensors.push(claims);
+                    }
                     GpuValue::List(list)
                 }
                 other => other,
@@ -325,7 +350,14 @@ impl<'a> ProgramRun<'a> {
         let (failure, number) = self.open_check(OpenCheck::of_loop(node, checked, looped.assumption.clone()))?;
         tensors.push(failure);
         let max_steps = MAX_STEPS[usize::from(self.recorder.shared.is_software)];
-        self.dispatch(&looped.shader, &tensors, workgroups, &[n, max_steps, number]);
+        for first in (0..n).step_by(AT_ONCE as usize) {
+            // Nothing waits under a guard.
+            if self.guard.is_none() {
+                self.begin_iteration(node).await?;
+            }
+            let workgroups = parallel_workgroups((n - first).min(AT_ONCE).into()).expect("there are iterations");
+            self.dispatch(&looped.shader, &tensors, workgroups, &[n, first, max_steps, number]);
+        }
         self.after_iterations(looped, after, IterationOutputs { n, terms, counters, capacities, saved })
     }
 
@@ -400,55 +432,61 @@ impl<'a> ProgramRun<'a> {
         self.words(0, operands, known)
     }
 
-    /// Takes the elements apart that iterations of parallel loops have pushed to a stack.
-    pub(super) async fn take_apart(&mut self, value: Value) -> Result<()> {
+    /// Splits what iterations of parallel loops have pushed to a stack into single elements, in
+    /// some items from the top.
+    pub(super) async fn split(&mut self, value: Value, n_items: usize) -> Result<()> {
+        let is_one = |item: &StackItem| matches!(item, StackItem::One(_));
         let GpuValue::Stack(stack) = self.value(value) else { panic!("{value} is a stack") };
-        let stack = stack.clone();
-        if stack.items().all(|item| matches!(item, StackItem::One(_))) {
+        if stack.items().take(n_items).all(is_one) {
             return Ok(());
         }
         if self.guard.is_some() {
             return Err(not_ahead());
         }
+        let mut below = stack.clone();
         let mut from_top = Vec::new();
-        for item in stack.items() {
-            let pushed = match item {
-                StackItem::One(element) => {
-                    from_top.push(element.clone());
-                    continue;
-                }
-                StackItem::OfIterations(pushed) => pushed,
-            };
-            let [elements, depths] = [&pushed.elements, &pushed.depths].map(|saved| self.recorder.unstacked(saved));
-            let (elements, depths) = (elements?, depths?);
-            let n = pushed.n_iterations as usize;
-            let ty = TensorType::new(DType::U32, [(depths.n_bytes() / 4) as usize]);
-            let known = self.download(&[(&depths, &ty)]).await?;
-            let depths = &known[0].data::<u32>()[pushed.row_of_depths as usize * n..][..n];
-            for (iteration, &depth) in depths.iter().enumerate().rev() {
-                for row in (0..depth as usize).rev() {
-                    let place = (pushed.first_row as usize + row) * n + iteration;
-                    let element = self.one_word(&elements, place)?;
-                    from_top.push(self.recorder.stacked(element));
-                }
+        for _ in 0..n_items {
+            let Some((rest, item)) = below.pop() else { break };
+            below = rest;
+            match item {
+                StackItem::One(element) => from_top.push(element),
+                StackItem::OfIterations(pushed) => self.split_item(&pushed, &mut from_top).await?,
             }
         }
-        from_top.reverse();
-        self.set(value, GpuValue::Stack(GpuStack::new(from_top, stack.has_zeros_below())));
+        let split = from_top.into_iter().rev().fold(below, |stack, element| stack.push(StackItem::One(element)));
+        self.set(value, GpuValue::Stack(split));
         Ok(())
     }
 
-    /// Notes that this attempt is of no use, since the shader of a loop was stuck or, if there are
-    /// operands, an iteration may have pushed more elements than there was memory for.
+    /// Adds the elements that iterations have pushed, from the top.
+    async fn split_item(&mut self, pushed: &PushedElements, to: &mut Vec<Arc<SavedElement>>) -> Result<()> {
+        let elements = self.recorder.unstacked(&pushed.elements)?;
+        let depths = self.recorder.unstacked(&pushed.depths)?;
+        let n = pushed.n_iterations as usize;
+        let ty = TensorType::new(DType::U32, [(depths.n_bytes() / 4) as usize]);
+        let known = self.download(&[(&depths, &ty)]).await?;
+        let depths = &known[0].data::<u32>()[pushed.row_of_depths as usize * n..][..n];
+        for (iteration, &depth) in depths.iter().enumerate().rev() {
+            self.recorder.keep_pace().await?;
+            for row in (0..depth as usize).rev() {
+                let element = self.one_word(&elements, (pushed.first_row as usize + row) * n + iteration)?;
+                to.push(self.recorder.stacked(element));
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that this attempt is of no use, since the shader of a loop was stuck. If there is an
+    /// operand, it tells how many elements iterations would have pushed.
     pub(super) async fn refute(&self, assumption: &Assumption, operands: &[Arc<GpuTensor>]) -> Result<()> {
-        let mut refuted = Some(assumption.clone());
+        let mut refuted = Refuted::Stuck(assumption.clone());
         if let [needed] = operands {
             let ty = TensorType::new(DType::U32, [(needed.n_bytes() / 4) as usize]);
             let needed = self.recorder.download(&[(needed, &ty)]).await?;
             let needed = needed[0].data::<u32>();
             if needed.iter().any(|&n| n > 0) {
                 assumption.raise(needed);
-                refuted = None;
+                refuted = Refuted::NeedsMemory;
             }
         }
         // The first one that is found is that of the first loop.

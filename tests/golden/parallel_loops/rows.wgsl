@@ -28,6 +28,7 @@ fn lt_f32(x: f32, y: f32) -> bool {
 
 struct Params {
     n: u32,
+    first: u32,
     max_steps: u32,
     check: u32,
 }
@@ -36,7 +37,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> m5: array<f32>;
 @group(0) @binding(2) var<storage, read> m6: array<i32>;
 @group(0) @binding(3) var<storage, read> m7: array<f32>;
-@group(0) @binding(4) var<storage, read_write> l1: array<f32>;
+@group(0) @binding(4) var<storage, read_write> elements1: array<f32>;
 @group(0) @binding(5) var<storage, read_write> marks1: array<u32>;
 @group(0) @binding(6) var<storage, read_write> terms2: array<f32>;
 @group(0) @binding(7) var<storage, read_write> counters: array<u32>;
@@ -51,7 +52,7 @@ fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-    let i = (group.x + group.y * 65535u) * 64u + thread;
+    let i = p.first + (group.x + group.y * 65535u) * 64u + thread;
     if i >= p.n { return; }
     let w0 = bitcast<i32>((words[0] + 1u * i));
     let w3 = bitcast<i32>(words[3]);
@@ -83,8 +84,8 @@ fn main(
     is_stuck = is_stuck || marks1[at3] != 0u;
     if !is_stuck {
         marks1[at3] = 1u;
-        l1[at3 * 2u] = v31;
-        l1[at3 * 2u + 1u] = v42;
+        elements1[at3 * 2u] = v31;
+        elements1[at3 * 2u + 1u] = v42;
     }
     let v48: f32 = add_f32((-0.0f), v42);
     let v49: i32 = add_i32(w0, w4);
