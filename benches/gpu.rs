@@ -149,7 +149,7 @@ macro_rules! products {
     )*};
 }
 
-// With the names that they have in `compare/run.py`.
+// With the names of these cases in `compare/run.py`.
 products! {
     product_256x256x256: 256;
     product_512x512x512: 512;

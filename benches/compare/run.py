@@ -24,13 +24,6 @@ more in the first run. Then:
     target/peers/bin/python benches/compare/run.py --peers jax,burn conv
     target/peers/bin/python benches/compare/run.py --quick         # each case once, without measuring
 
-On a GPU, anabranch and burn run on the first adapter that wgpu finds. That needs burn's program with
-its backend for GPUs; other peers are left out:
-
-    cargo install --locked --path benches/compare/with_burn --root target/peers --target-dir target/peers/build \\
-        --features gpu --force
-    ANABRANCH_DEVICE=gpu target/peers/bin/python benches/compare/run.py softmax layer_norm lstm mlp
-
 Each round runs a case with anabranch and then with each peer, so a disturbance of the machine
 affects all of them. The table has the median of the rounds' medians and, in parentheses, the best
 time. The ratio is anabranch's time or memory divided by that of the best peer. The measurements are
@@ -113,18 +106,15 @@ CASES = {
     "startup": ("startup", 1),
 }
 UNITS = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
-ON_GPU = os.environ.get("ANABRANCH_DEVICE", "cpu").startswith("gpu")
-# Products have a benchmark of their own there.
-FEATURES = ["-p", "anabranch-benches", "--features", "gpu"] if ON_GPU else []
-# The peers run on the CPU, too, unless they know `ANABRANCH_DEVICE`.
+# The peers run on the CPU, too.
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 def ours(case, quick):
     """Returns the measurement of one of anabranch's benchmarks: seconds or memory."""
-    bench = "gpu" if ON_GPU and case.startswith("product_") else CASES[case][0]
+    bench, _ = CASES[case]
     # Benchmarks match a part of a name. The regular expressions distinguish names with one prefix.
-    command = ["cargo", "bench", "-q", *FEATURES, "--bench", bench, "--", case]
+    command = ["cargo", "bench", "-q", "--bench", bench, "--", case]
     if bench not in ("products", "startup"):
         command += ["--color", "never", *(["--sample-count", "1"] if quick else [])]
     text = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
@@ -214,7 +204,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="each case once, which measures nothing")
     parser.add_argument("--continue", dest="goes_on", action="store_true", help="keep what the last run has measured")
     options = parser.parse_args()
-    peers = [p for p in options.peers.split(",") if p and is_there(p) and (p == "burn" or not ON_GPU)]
+    peers = [p for p in options.peers.split(",") if p and is_there(p)]
     cases = [c for c in CASES if not options.cases or any(part in c for part in options.cases)]
     if not cases:
         raise SystemExit(f"no case has {options.cases} in its name: {', '.join(CASES)}")
@@ -223,7 +213,7 @@ def main():
         RESULTS.write_text("")
     results = [json.loads(line) for line in RESULTS.open()]
     done = {(r["case"], r["round"], r["program"]) for r in results}
-    subprocess.run(["cargo", "bench", "-q", *FEATURES, "--no-run"], check=True, cwd=ROOT)
+    subprocess.run(["cargo", "bench", "-q", "--no-run"], check=True, cwd=ROOT)
     for case in cases:
         for turn in range(options.rounds):
             for program in ["anabranch", *([] if case.startswith("plain_") else peers)]:

@@ -1,5 +1,4 @@
-//! The cases in burn, with its backend `flex` on the CPU or, with the feature `gpu` and the
-//! environment variable `ANABRANCH_DEVICE=gpu`, with its backend `wgpu` on the first GPU.
+//! The cases in burn, with its backend `flex` on the CPU.
 
 #[path = "../../peer.rs"]
 mod peer;
@@ -318,22 +317,9 @@ fn kernels(cases: &Cases, device: &Device) {
     });
 }
 
-#[cfg(feature = "gpu")]
-fn device() -> Device {
-    match std::env::var("ANABRANCH_DEVICE") {
-        Ok(name) if name.starts_with("gpu") => Device::wgpu(Default::default()),
-        _ => Device::flex(),
-    }
-}
-
-#[cfg(not(feature = "gpu"))]
-fn device() -> Device {
-    Device::flex()
-}
-
 fn main() {
     let cases = Cases::of("burn 0.22.0");
-    let device = device();
+    let device = Device::flex();
     let tape = device.clone().autodiff();
     control_flow(&cases, &device, &tape);
     training(&cases, &tape);
