@@ -39,6 +39,7 @@ fn what_reads_random_numbers_draws_them() {
             HostTensor::new([columns], numbers(columns)),
         ];
         let plan = check(&text, &inputs);
+        let plan = crate::support::instructions(&plan);
         assert!(plan.contains("random_uniform.") && !plan.contains("= random_uniform "), "{plan}");
     }
 }

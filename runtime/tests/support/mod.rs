@@ -169,3 +169,8 @@ pub fn pooled<const D: usize>(x: AnyValue, options: &PoolOptions<D>) -> Vec<AnyV
     }
     results
 }
+
+/// Returns the instructions of a plan that is explained, without its fused kernels.
+pub fn instructions(explained: &str) -> &str {
+    explained.split_once("  fused kernels:").map_or(explained, |(instructions, _)| instructions)
+}
