@@ -39,7 +39,7 @@
 //!
 //! # Kernels of rows
 //!
-//! Kernels that compute the same rows are joined ([`rows`]). A stage may then read reductions of
+//! Kernels that compute the same rows are joined (`rows.rs`). A stage may then read reductions of
 //! earlier stages, and there may be several outputs. Such a kernel has parts, which a device can
 //! compute instead ([`Fusion::parts`]).
 //!
