@@ -107,6 +107,26 @@ fn iterations_read_rows_and_small_vectors_and_add_to_sums() -> Outcome {
 }
 
 #[test]
+fn more_iterations_than_a_dispatch_has_are_added() -> Outcome {
+    #[graph]
+    fn total(n: Tensor<i32>) -> (Tensor<i32>, Tensor<i32>) {
+        let (mut sum, mut i) = (scalar(5), scalar(0));
+        while i < n {
+            sum += i % 7;
+            i += 2;
+        }
+        (sum, i)
+    }
+    let Some((session, _)) = session()? else { return Ok(()) };
+    let (there, here) = (session.function(total)?, Session::new()?.function(total)?);
+    assert_parallel!(there, (Tensor<i32>,), 3, 1);
+    for n in [0, 1, 2 << 18, (2 << 18) + 9] {
+        assert_eq!(there.call(n)?, here.call(n)?, "{n}");
+    }
+    Ok(())
+}
+
+#[test]
 fn the_first_iteration_that_fails_has_the_error() -> Outcome {
     #[graph]
     fn looked_up(t: Tensor, x: Tensor<i32>) -> Tensor {
@@ -248,7 +268,21 @@ fn gradients_pop_what_the_iterations_pushed() -> Outcome {
         assert_near(&a.0.1, &b.0.1);
         assert_near(&a.1, &b.1);
     }
-    // The backward loop adds to elements of the table, and takes apart what iterations have pushed.
+    // The backward loop adds to elements of a list, to each in one iteration or in several.
+    let of_list = |xs: Tensor, ids: Tensor<i32>, rows: Tensor| {
+        let list = List::unstack(rows);
+        let y = map((xs, ids), |(x, id)| (list.read(id) * x + 0.5).sqrt());
+        gradients(y.sum(), (xs, rows))
+    };
+    let (there, here) = (session.function(of_list)?, cpu.function(of_list)?);
+    for factor in [3, 0] {
+        let ids: Vec<i32> = (0..8).map(|i| i * factor % 8).collect();
+        let arguments = (positive(8), ids, positive(9));
+        let (a, b) = (there.call(arguments.clone())?, here.call(arguments)?);
+        assert_near(&a.0, &b.0);
+        assert_near(&a.1, &b.1);
+    }
+    // The backward loop adds to elements of the table, and splits what iterations have pushed.
     let of_table = |xs: Tensor, table: Tensor| {
         let y = map(xs, |x| (table.row(x.cast::<i32>() % 3) * x).sin());
         gradients(y.sum(), (xs, table))

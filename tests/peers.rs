@@ -274,7 +274,7 @@ fn a_step_that_uses_more_memory_than_a_peer_allows_fails() -> Result<(), Diagnos
     for _ in 0..5 {
         assert_eq!(first.call(vec![1.0f32; 200_000])?.as_slice(), [1.0]);
     }
-    // What a kernel computes, of a known shape and of any.
+    // The results of kernels of known and of unknown shapes count.
     let outer = |x: Tensor, n: usize| on("/peer:0/cpu:0", || x.reshape([n, 1]).matmul(x.reshape([1, n])).sum());
     let known = session.function(move |x: Tensor| outer(x, 1_000))?;
     expect_error(known.call(vec![1.0f32; 1_000]));

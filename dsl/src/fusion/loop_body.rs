@@ -415,9 +415,11 @@ impl<'a> BodyPrinter<'a> {
             }
             Ok(())
         };
-        self.block(format_args!("if {predicate} {{"), |printer| branch(printer, then))?;
-        // A block of its own, since `else` would follow the brace of the first one.
-        self.block(format_args!("if !({predicate}) {{"), |printer| branch(printer, otherwise))
+        self.line(format_args!("if {predicate} {{"));
+        self.indentation += 1;
+        branch(self, then)?;
+        self.indentation -= 1;
+        self.block(format_args!("}} else {{"), |printer| branch(printer, otherwise))
     }
 
     fn stack_op(&mut self, data: &NodeData, op: &StackOp) -> Result<(), NotPrinted> {

@@ -40,7 +40,7 @@ pub(crate) trait DeviceMemory: Any + Debug + Send + Sync {
 pub(crate) struct DeviceBuffer {
     space: MemorySpace,
     memory: Arc<dyn DeviceMemory>,
-    /// What the value counts in the budget of its step.
+    /// The bytes that the value holds of the budget of its step.
     held: Option<Arc<HeldBytes>>,
 }
 

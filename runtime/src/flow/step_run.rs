@@ -132,7 +132,7 @@ pub(crate) enum Progressed {
 pub(crate) struct StepRun {
     driver: Arc<Driver>,
     inputs: StepInputs,
-    /// What the inputs that have arrived count in the budget.
+    /// The bytes that inputs which have arrived hold of the budget.
     held_inputs: Vec<HeldBytes>,
     /// The loads of inputs that have not arrived.
     loads: Vec<(u32, SubgraphId, TaskId)>,

@@ -53,7 +53,8 @@ struct StackEntry {
 #[derive(Clone, Debug)]
 pub(super) enum StackItem {
     One(Arc<SavedElement>),
-    /// What the iterations of a parallel loop have pushed, those of the last one at the top.
+    /// All elements that the iterations of a parallel loop have pushed, with those of the last one
+    /// at the top.
     OfIterations(Arc<PushedElements>),
 }
 

@@ -25,7 +25,7 @@ pub(super) struct GpuProgram {
     root: RegionProgram,
     /// The workgroups of what may run under a guard.
     counts: WorkgroupCounts,
-    /// What runs assume of loops.
+    /// The assumptions of runs about loops.
     assumptions: Vec<Assumption>,
 }
 
@@ -174,7 +174,7 @@ impl RegionProgram {
         RegionProgram { params, ops, origins, dead: Vec::new(), yields }
     }
 
-    /// Adds what runs assume of loops.
+    /// Adds the assumptions of runs about loops.
     fn collect_assumptions(&self, to: &mut Vec<Assumption>) {
         for op in &self.ops {
             match op {
@@ -258,15 +258,16 @@ impl GpuProgram {
         cx: &RunContext<'_>,
     ) -> Result<Vec<GpuValue>> {
         let mut inputs: Vec<GpuValue> = inputs.collect();
-        let mut wrong = Vec::new();
+        let mut wrong: Vec<Assumption> = self.assumptions.iter().filter(|a| !a.begin_run()).cloned().collect();
+        let n_known = wrong.len();
         loop {
             // A list that something else has, too, is not written in place.
-            let may_repeat = self.assumptions.iter().any(Assumption::holds);
+            let may_repeat = wrong.len() < self.assumptions.len();
             let again = if may_repeat { inputs.clone() } else { Vec::new() };
             let attempt = ProgramRun::new(&self.graph, recorder, cx, &self.counts, &wrong);
             match attempt.run(&self.root, inputs).await? {
                 RunAttempt::Completed(results) => {
-                    wrong.iter().for_each(Assumption::drop_for_good);
+                    wrong[n_known..].iter().for_each(Assumption::suspend);
                     return Ok(results);
                 }
                 RunAttempt::Refuted(Refuted::Stuck(assumption)) => wrong.push(assumption),

@@ -205,7 +205,7 @@ fn of_driver(error: &wgpu::Error) -> Diagnostic {
 }
 
 /// Returns the elements in the form that the device has, padded to words.
-fn bytes_of(buffer: &Buffer) -> Cow<'_, [u8]> {
+pub(super) fn bytes_of(buffer: &Buffer) -> Cow<'_, [u8]> {
     let padded = |bytes: &[u8]| {
         let mut bytes = bytes.to_vec();
         bytes.resize(bytes.len().next_multiple_of(4), 0);

@@ -29,7 +29,7 @@ pub(super) struct OpenCheck {
     operands: Vec<Arc<GpuTensor>>,
     /// The number of elements of the list, if the node is an operation on one.
     list_len: Option<usize>,
-    /// What the run assumes of the node, if it is a loop.
+    /// The assumption about the node, if it is a loop.
     assumption: Option<Assumption>,
 }
 
@@ -64,7 +64,8 @@ pub(super) struct ProgramRun<'a> {
     /// The guard under which shaders are recorded, if their predicate is not known.
     pub(super) guard: Option<Guard>,
     pub(super) rows: GuardRows,
-    /// The assumptions that earlier attempts of the run have shown to be wrong.
+    /// The assumptions that the run does not make: earlier runs, or earlier attempts of this one,
+    /// have shown that they are wrong.
     pub(super) wrong: &'a [Assumption],
     /// Why this attempt is of no use, if it is.
     pub(super) refuted: OnceCell<Refuted>,
@@ -181,9 +182,12 @@ impl<'a> ProgramRun<'a> {
 
     /// Returns memory for a tensor or for an element of a stack.
     pub(super) fn memory(&mut self, value: Value) -> Result<Arc<GpuTensor>> {
-        let ty = self.graph.ty(value).element();
-        let size = ty.shape.size().expect("the device runs operations of known shapes only");
-        self.recorder.tensor(4 * size as u64)
+        self.recorder.tensor(4 * self.size(value) as u64)
+    }
+
+    /// Returns the number of elements of a tensor, or of an element of a stack or list.
+    pub(super) fn size(&self, value: Value) -> usize {
+        self.graph.ty(value).element().shape.size().expect("the device runs operations of known shapes only")
     }
 
     /// Records a region. Its values are forgotten afterwards, also if it fails.

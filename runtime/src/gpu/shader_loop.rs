@@ -5,21 +5,22 @@
 //! program assumes that none is, so that nothing waits for the outcome of a loop: like a failed
 //! check, a stuck shader is found when the run reads something back, at its end at the latest. The
 //! [`Assumption`] is then wrong, all that the run has computed is dropped, and the program runs
-//! again, with that loop in another way. The next runs take this way at once unless the loop has
-//! failed.
+//! again, with that loop in another way. Unless the loop has failed, some runs after it take this
+//! way at once.
 
 use super::ahead::not_ahead;
 use super::lower::groups;
 use super::memory::{GpuTensor, GpuValue, PushedElements, SavedElement, StackItem};
+use super::queue::bytes_of;
 use super::run::{OpenCheck, ProgramRun};
 use super::shader::CompiledShader;
 use anabranch_dsl::fusion::{LOOP_STATES, PARALLEL_LOOP_THREADS};
 use anabranch_dsl::ir::dependence::LoopVarRole;
 use anabranch_dsl::ir::{Node, Value};
 use anabranch_dsl::passes::CountedLoop;
-use anabranch_dsl::{Buffer, DType, HostTensor, Result, TensorType};
+use anabranch_dsl::{DType, HostTensor, Result, TensorType};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The steps of a thread of a parallel loop. A driver may end a dispatch that takes seconds, and
 /// one that computes on a CPU ends loops early.
@@ -34,13 +35,18 @@ const SUM_THREADS: u64 = 256;
 /// The elements of an iteration for which a stack has memory at first.
 const FIRST_CAPACITY: u32 = 16;
 
+/// The runs after one whose assumption was wrong that do not make it. One that makes it in vain
+/// runs twice.
+const SUSPENDED_RUNS: u32 = 64;
+
 /// That the shader of a loop is not stuck, and how many elements its iterations push.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Assumption(Arc<AssumedOfLoop>);
 
 #[derive(Debug, Default)]
 struct AssumedOfLoop {
-    is_wrong: AtomicBool,
+    /// The number of runs that will not make the assumption.
+    n_suspended: AtomicU32,
     /// The most elements of an iteration for each stack.
     capacities: Vec<AtomicU32>,
 }
@@ -49,17 +55,18 @@ impl Assumption {
     /// Returns the first assumption of a loop that pushes to so many stacks.
     pub(super) fn new(n_stacks: usize) -> Assumption {
         let capacities = (0..n_stacks).map(|_| AtomicU32::new(FIRST_CAPACITY)).collect();
-        Assumption(Arc::new(AssumedOfLoop { is_wrong: AtomicBool::new(false), capacities }))
+        Assumption(Arc::new(AssumedOfLoop { n_suspended: AtomicU32::new(0), capacities }))
     }
 
-    /// Returns whether no run has shown that it is wrong.
-    pub(super) fn holds(&self) -> bool {
-        !self.0.is_wrong.load(Ordering::Relaxed)
+    /// Returns whether a run that begins makes the assumption.
+    pub(super) fn begin_run(&self) -> bool {
+        let fewer = |n: u32| n.checked_sub(1);
+        self.0.n_suspended.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_err()
     }
 
-    /// Lets later runs not make the assumption.
-    pub(super) fn drop_for_good(&self) {
-        self.0.is_wrong.store(true, Ordering::Relaxed);
+    /// Lets some later runs not make the assumption, because it was wrong.
+    pub(super) fn suspend(&self) {
+        self.0.n_suspended.store(SUSPENDED_RUNS, Ordering::Relaxed);
     }
 
     fn capacities(&self) -> Vec<u32> {
@@ -117,7 +124,7 @@ pub(super) struct ParallelLoopProgram {
     pub(super) assumption: Assumption,
 }
 
-/// What a parallel loop has written.
+/// The memory that a parallel loop has written.
 struct IterationOutputs {
     /// The number of iterations.
     n: u32,
@@ -137,15 +144,9 @@ pub(super) fn parallel_workgroups(trips: i64) -> Option<[u32; 3]> {
     Some(groups((trips as usize).div_ceil(PARALLEL_LOOP_THREADS)))
 }
 
-/// Returns a number as a word.
+/// Returns a number of 32 bits, or a `bool`, as a word.
 fn word(number: &HostTensor) -> u32 {
-    match number.buffer() {
-        Buffer::F32(x) => x[0].to_bits(),
-        Buffer::I32(x) => x[0] as u32,
-        Buffer::U32(x) => x[0],
-        Buffer::Bool(x) => u32::from(x[0]),
-        other => panic!("a shader has no {}", other.dtype()),
-    }
+    u32::from_ne_bytes(bytes_of(number.buffer())[..].try_into().expect("a shader has numbers of 32 bits"))
 }
 
 /// Returns a counter after some iterations.
@@ -169,7 +170,7 @@ fn memory_of(value: &GpuValue) -> Arc<GpuTensor> {
 impl<'a> ProgramRun<'a> {
     /// Returns whether the run makes an assumption.
     pub(super) fn assumes(&self, assumption: &Assumption) -> bool {
-        assumption.holds() && !self.wrong.iter().any(|wrong| wrong.is(assumption))
+        !self.wrong.iter().any(|wrong| wrong.is(assumption))
     }
 
     /// Runs a loop over scalars by its shader. Returns whether it has ended. If it has not, the
@@ -312,7 +313,7 @@ impl<'a> ProgramRun<'a> {
         for (i, value) in state.into_iter().enumerate() {
             after.push(match value {
                 GpuValue::List(list) => {
-                    let n_words = self.n_words(self.graph.node(node).operands[i]);
+                    let n_words = self.size(self.graph.node(node).operands[i]);
                     let len = list.len();
                     let list = self.own_list(list, n_words, len, true)?;
                     tensors.push(list.elements().clone());
@@ -492,11 +493,6 @@ impl<'a> ProgramRun<'a> {
         // The first one that is found is that of the first loop.
         let _ = self.refuted.set(refuted);
         Ok(())
-    }
-
-    /// Returns the words of a tensor or of an element of a list.
-    fn n_words(&self, value: Value) -> usize {
-        self.graph.ty(value).element().shape.size().expect("the device runs operations of known shapes only")
     }
 
     /// Fails if an assumption of the run is wrong.

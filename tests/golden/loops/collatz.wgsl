@@ -63,8 +63,7 @@ fn main() {
         var v31: i32;
         if v20 {
             v31 = v18;
-        }
-        if !(v20) {
+        } else {
             let v29: i32 = mul_i32(w0, w4);
             let v30: i32 = add_i32(v29, w2);
             v31 = v30;

@@ -299,7 +299,7 @@ pub(crate) struct Begin {
     pub(crate) routes: Vec<(ProcessNumber, LinkNumber)>,
     /// The values of the session that wait to be sent.
     pub(crate) outgoing: Arc<ByteGauge>,
-    /// What the steps of the session use.
+    /// The memory that the steps of the session use.
     pub(crate) working: Arc<ByteGauge>,
     pub(crate) start: Start,
     #[expect(dead_code, reason = "the host stops the step at the deadline")]

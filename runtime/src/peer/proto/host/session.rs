@@ -49,7 +49,7 @@ pub(super) struct HostSession {
     pub(super) arrivals: Arc<ByteGauge>,
     /// What waits to be sent.
     pub(super) outgoing: Arc<ByteGauge>,
-    /// What its steps use.
+    /// The memory that its steps use.
     pub(super) working: Arc<ByteGauge>,
 }
 
