@@ -148,7 +148,7 @@ mod tests {
             matmul_vector(),
         ];
         for dtype in [DType::F32, DType::I32, DType::U32] {
-            all.push(add(dtype));
+            all.extend([add(dtype), sum_terms(dtype)]);
             all.extend([CUMSUM, SEARCH].map(|shader| rows(shader, dtype)));
         }
         for indices in [Indices::OneForAllRows, Indices::OneForEachElement, Indices::FromStart] {
