@@ -12,7 +12,6 @@
 //! | `swap.rs` | values saved for backward loops, in the memory of the host |
 //! | `shader.rs` | compiled shaders |
 //! | `handwritten.rs` | the texts of shaders that are written by hand |
-//! | `support.rs` | the operations that the device runs |
 //! | `lower.rs` | graphs as programs: shaders in order, with branches and loops |
 //! | `list.rs` | lists, and operations on them |
 //! | `product.rs` | products of matrices: the choice of a kernel, and its parameters |
@@ -122,9 +121,10 @@ impl GpuDevice {
         self.queue.send(async move |recorder| {
             let Some(values) = step.begin(ticket) else { return };
             let begin = step.now();
+            // An error of the work itself says where in the graph the device failed.
             let results = async {
-                let results = work(recorder, values, &step).await;
-                recorder.check().and(results)
+                let results = work(recorder, values, &step).await?;
+                recorder.check().map(|()| results)
             };
             let outcome = caught(results).await;
             step.complete(Event { ticket, outcome, begin, end: step.now() });

@@ -105,11 +105,7 @@ impl GpuQueue {
         let report = failure.clone();
         device.on_uncaptured_error(Arc::new(move |error| fail(&report, of_driver(&error))));
         let report = failure.clone();
-        device.set_device_lost_callback(move |reason, message| {
-            if reason != wgpu::DeviceLostReason::Destroyed {
-                fail(&report, lost(&message));
-            }
-        });
+        device.set_device_lost_callback(move |_, message| fail(&report, lost(&message)));
         let shared = Arc::new(Shared {
             shaders: match adapter.shader_file() {
                 Some((folder, file)) if features.contains(wgpu::Features::PIPELINE_CACHE) => {
@@ -164,7 +160,7 @@ impl GpuQueue {
         let (result, received) = mpsc::channel();
         self.send(async move |recorder| {
             let outcome = job(recorder).await;
-            let outcome = recorder.check().and(outcome);
+            let outcome = outcome.and_then(|result| recorder.check().map(|()| result));
             // Nobody waits if the caller panicked.
             let _ = result.send(outcome);
         });

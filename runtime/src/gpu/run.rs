@@ -138,8 +138,12 @@ impl<'a> ProgramRun<'a> {
         if !results.as_ref().is_err_and(|error| error.kind.is_stop()) {
             // An error may have ended work under a guard.
             self.guard = None;
-            // A check that was made before another failure has failed before it.
-            results = self.settle().await.and(results);
+            // A check that was made before another failure has failed before it. A device that failed
+            // does not know.
+            results = match self.recorder.check() {
+                Ok(()) => self.settle().await.and(results),
+                Err(error) => results.and(Err(error)),
+            };
         }
         match self.refuted.take() {
             // Any error may follow from wrong values.
