@@ -14,6 +14,8 @@
 //!
 //! Random numbers are drawn inside the kernel that is their only user.
 //!
+//! The device is shown each kernel that is found, and one that it does not accept is split.
+//!
 //! Afterwards [`rows`] joins kernels that compute the same rows.
 
 use super::access::{through_views, varies_along};
@@ -52,6 +54,15 @@ pub trait FusionTarget {
 
     /// Returns whether the sum of a batch of matmuls over that batch can be one kernel.
     fn sums_batches(&self) -> bool;
+
+    /// Returns whether the device computes a kernel of several stages as it is.
+    ///
+    /// A kernel that is not accepted is split: its last stage reads in memory what it needs of the
+    /// others. Of a kernel of rows, the last part is left out. The device is asked again for what
+    /// remains, unless that is one stage.
+    fn accepts(&self, _graph: &Graph, _kernel: &FusedKernel) -> bool {
+        true
+    }
 
     /// Returns the limits of kernels of rows, or `None` if the device has none.
     fn rows(&self) -> Option<RowLimits> {
@@ -135,6 +146,45 @@ impl FusionTarget for FuseEverything {
 
     fn sums_batches(&self) -> bool {
         true
+    }
+}
+
+/// The target that computes every stage, and declines the kernels of several stages that a function
+/// selects.
+#[derive(Clone, Copy, Debug)]
+pub struct FuseUnless<F>(pub F);
+
+impl<F: Fn(&FusedKernel) -> bool> FusionTarget for FuseUnless<F> {
+    fn computes(&self, graph: &Graph, node: Node) -> bool {
+        FuseEverything.computes(graph, node)
+    }
+
+    fn max_inputs(&self) -> usize {
+        FuseEverything.max_inputs()
+    }
+
+    fn max_operations(&self) -> usize {
+        FuseEverything.max_operations()
+    }
+
+    fn reduces(&self, shape: &[usize], over: AxisSet) -> bool {
+        FuseEverything.reduces(shape, over)
+    }
+
+    fn fuses_epilogue(&self, graph: &Graph, kernel: &FusedKernel, is_in_loop: bool) -> bool {
+        FuseEverything.fuses_epilogue(graph, kernel, is_in_loop)
+    }
+
+    fn sums_batches(&self) -> bool {
+        FuseEverything.sums_batches()
+    }
+
+    fn rows(&self) -> Option<RowLimits> {
+        FuseEverything.rows()
+    }
+
+    fn accepts(&self, _graph: &Graph, kernel: &FusedKernel) -> bool {
+        !self.0(kernel)
     }
 }
 
@@ -474,13 +524,21 @@ impl Finder<'_> {
 
     /// Ends the kernel, which writes its last stage.
     fn close(&mut self, mut kernel: FusedKernel) {
+        let node = kernel.stages[kernel.stages.len() - 1].node;
+        if matches!(self.fusion.roles[node.index()], NodeRole::Kernel(_)) {
+            // A kernel that was split needed the value in memory before.
+            return;
+        }
         let is_sum = matches!(kernel.stages.last(), Some(KernelStage { work: StageWork::Reduce { .. }, .. }));
         let has_stages = kernel.product().is_some() && kernel.stages.len() > 1;
         if has_stages && !is_sum && !self.target.fuses_epilogue(self.graph, &kernel, self.loops > 0) {
             self.detach_product(&mut kernel);
         }
+        kernel.outputs.push(kernel.stages.len() - 1);
+        if kernel.stages.len() > 1 && !self.target.accepts(self.graph, &kernel) {
+            self.split(&mut kernel);
+        }
         let last = kernel.stages.len() - 1;
-        kernel.outputs.push(last);
         for stage in &kernel.stages[..last] {
             let role = &mut self.fusion.roles[stage.node.index()];
             if *role == NodeRole::Alone {
@@ -488,8 +546,29 @@ impl Finder<'_> {
             }
         }
         let id = KernelId(self.fusion.kernels.len() as u32);
-        self.fusion.roles[kernel.stages[last].node.index()] = NodeRole::Kernel(id);
+        self.fusion.roles[node.index()] = NodeRole::Kernel(id);
         self.fusion.kernels.push(kernel);
+    }
+
+    /// Computes the stages that the last stage of a kernel reads in kernels of their own.
+    fn split(&mut self, kernel: &mut FusedKernel) {
+        let mut whole = std::mem::take(kernel);
+        let mut last = whole.stages.pop().expect("a kernel has stages");
+        kernel.axes.clone_from(&whole.axes);
+        for source in &mut last.sources {
+            *source = match *source {
+                StageSource::Input(i) => kernel.add_input(whole.inputs[i].clone()),
+                StageSource::Stage(s) => {
+                    self.close(whole.up_to(s));
+                    // Only the last stage of a kernel that is no kernel of rows removes axes.
+                    let map = (0..whole.axes.len()).map(Coord::axis).collect();
+                    let value = self.graph.node(whole.stages[s].node).results[0];
+                    kernel.add_input(KernelInput { value, map: Some(map) })
+                }
+            };
+        }
+        kernel.stages.push(last);
+        kernel.outputs.push(0);
     }
 
     /// Computes the product of a kernel in a kernel of its own, whose result the rest reads.
@@ -534,6 +613,33 @@ impl FusedKernel {
         let is_operand = |i: &usize| product.sources.contains(&StageSource::Input(*i));
         let of_product = (0..self.inputs.len()).filter(is_operand).count();
         [self.inputs.len() - of_product + 1, self.stages.len() - 1]
+    }
+
+    /// Returns a stage as a kernel, with the stages that it needs and without outputs.
+    fn up_to(&self, stage: usize) -> FusedKernel {
+        let mut needed = vec![false; stage + 1];
+        needed[stage] = true;
+        for s in (0..=stage).rev() {
+            for source in &self.stages[s].sources {
+                if let StageSource::Stage(i) = *source {
+                    needed[i] |= needed[s];
+                }
+            }
+        }
+        let mut kernel = FusedKernel { axes: self.axes.clone(), ..FusedKernel::default() };
+        let mut stages = vec![0; stage + 1];
+        for s in (0..=stage).filter(|&s| needed[s]) {
+            let mut part = self.stages[s].clone();
+            for source in &mut part.sources {
+                *source = match *source {
+                    StageSource::Input(i) => kernel.add_input(self.inputs[i].clone()),
+                    StageSource::Stage(i) => StageSource::Stage(stages[i]),
+                };
+            }
+            stages[s] = kernel.stages.len();
+            kernel.stages.push(part);
+        }
+        kernel
     }
 
     pub(super) fn add_input(&mut self, input: KernelInput) -> StageSource {
@@ -597,5 +703,77 @@ impl FusedKernel {
             stages.push(StageSource::Stage(self.stages.len() - 1));
         }
         stages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the operations of the stages of each kernel.
+    fn kernels(graph: &Graph, target: &dyn FusionTarget) -> Vec<Vec<&'static str>> {
+        let fusion = Fusion::find(graph, target);
+        let of_kernel = |kernel: &FusedKernel| {
+            assert_eq!(kernel.verify(graph), Ok(()));
+            kernel.stages.iter().map(|stage| graph.node(stage.node).op.name()).collect()
+        };
+        fusion.kernels().iter().map(of_kernel).collect()
+    }
+
+    #[test]
+    fn a_kernel_that_is_not_accepted_is_split_and_others_are_not() {
+        let text = "graph @f(%x: f32[6, 4], %y: f32[6, 4], %z: f32[5]) -> (f32[6], f32[5]) {
+            %a = add %x, %y
+            %b = mul %a, %y
+            %c = sub %b, %a
+            %s = max %c {axes=[1], keepdim=false}
+            %n = neg %z
+            %e = exp %n
+            return %s, %e
+        }";
+        let graph = Graph::parse(text, "f.ir").unwrap();
+        assert_eq!(kernels(&graph, &FuseEverything), [vec!["add", "mul", "sub", "max"], vec!["neg", "exp"]]);
+        let large = FuseUnless(|kernel: &FusedKernel| kernel.stages.len() > 3);
+        assert_eq!(kernels(&graph, &large), [vec!["add", "mul", "sub"], vec!["max"], vec!["neg", "exp"]]);
+        let larger_than_two = FuseUnless(|kernel: &FusedKernel| kernel.stages.len() > 2);
+        let split = [vec!["add", "mul"], vec!["add"], vec!["sub"], vec!["max"], vec!["neg", "exp"]];
+        assert_eq!(kernels(&graph, &larger_than_two), split);
+        let all = FuseUnless(|_: &FusedKernel| true);
+        let alone = ["add", "mul", "sub", "max", "neg", "exp"].map(|op| vec![op]);
+        let mut found = kernels(&graph, &all);
+        found.sort_unstable();
+        let mut expected = alone.to_vec();
+        expected.sort_unstable();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_product_that_is_not_accepted_with_its_epilogue_is_computed_before() {
+        let text = "graph @f(%x: f32[6, 4], %w: f32[4, 5], %y: f32[6, 5]) -> f32[6, 5] {
+            %p = matmul %x, %w
+            %s = add %p, %y
+            return %s
+        }";
+        let graph = Graph::parse(text, "f.ir").unwrap();
+        let no_product = FuseUnless(|kernel: &FusedKernel| kernel.product().is_some());
+        assert_eq!(kernels(&graph, &no_product), [["matmul"], ["add"]]);
+    }
+
+    #[test]
+    fn the_last_parts_of_rows_that_are_not_accepted_stay_separate() {
+        let text = "graph @f(%x: f32[6, 4]) -> f32[6, 4] {
+            %m = max %x {axes=[1], keepdim=true}
+            %b = broadcast_to %m {shape=[6, 4]}
+            %d = sub %x, %b
+            %e = exp %d
+            %s = sum %e {axes=[1], keepdim=true}
+            %t = broadcast_to %s {shape=[6, 4]}
+            %q = div %e, %t
+            return %q
+        }";
+        let graph = Graph::parse(text, "f.ir").unwrap();
+        assert_eq!(kernels(&graph, &FuseEverything), [["max", "sub", "exp", "sum", "div"]]);
+        let large = FuseUnless(|kernel: &FusedKernel| kernel.stages.len() > 4);
+        assert_eq!(kernels(&graph, &large), [vec!["max", "sub", "exp", "sum"], vec!["div"]]);
     }
 }

@@ -47,7 +47,7 @@
 //!
 //! A description knows operations, types and extents. It must never know devices, memory layouts,
 //! strides, tiles or threads: what a device can and should fuse is the answer of its
-//! [`FusionTarget`].
+//! [`FusionTarget`], which may also decline a kernel that was found. It is then split.
 
 mod access;
 mod find;
@@ -63,7 +63,7 @@ mod wgsl;
 
 pub use crate::ops::Coord;
 pub use access::{view_map, viewed};
-pub use find::{FuseEverything, FuseNothing, FusionTarget, reduced_axes};
+pub use find::{FuseEverything, FuseNothing, FuseUnless, FusionTarget, reduced_axes};
 pub use parallel_loop::{PARALLEL_LOOP_THREADS, ParallelLoopShader};
 pub use print::KernelText;
 pub use rows::{RowLimits, RowPart, row_axes};

@@ -425,7 +425,8 @@ impl RowFinder<'_> {
         let mut left = Vec::new();
         while group.rows.is_some() && group.shares && group.members.len() > 1 {
             let (kernel, columns) = group.kernel(self.graph, &self.readers);
-            if kernel.outputs.len() + columns * (self.limits.columns - 1) <= self.limits.outputs {
+            let n_outputs = kernel.outputs.len() + columns * (self.limits.columns - 1);
+            if n_outputs <= self.limits.outputs && self.target.accepts(self.graph, &kernel) {
                 let kernel = self.joined(group, kernel);
                 self.found.push(kernel);
                 left.reverse();
