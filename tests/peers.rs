@@ -294,6 +294,50 @@ fn a_step_that_uses_more_memory_than_a_peer_allows_fails() -> Result<(), Diagnos
     Ok(())
 }
 
+/// Counts at a peer.
+#[graph]
+fn counted(n: Tensor<i32>) -> Tensor<i32> {
+    let (mut sum, mut i) = (scalar(0), scalar(0));
+    while i < n {
+        sum += on("/cpu:0", || i * i);
+        i += 1;
+    }
+    sum
+}
+
+#[test]
+fn a_peer_refuses_more_parallel_iterations_than_it_keeps_memory_for() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let peers = peers(1, &key)?;
+    let called = |n| {
+        let session = session_with(key.clone(), &peers).parallel_iterations(n).build()?;
+        session.function(|n| on("/peer:0/cpu:0", || counted(n)))?.call(5)
+    };
+    assert_eq!(called(65_536)?, 30);
+    let error = called(65_537).expect_err("it is too many");
+    assert!(error.to_string().contains("more than 65536 parallel iterations"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn the_state_of_variables_at_peers_is_saved_and_loaded() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let peers = peers(1, &key)?;
+    let session = session_with(key, &peers).build()?;
+    let w = Var::new("w", vec![1.0f32, 2.0]).on("/peer:0/cpu:0");
+    let double = session.function(|| {
+        w.set(w.get() * 2.0);
+        w.get()
+    })?;
+    assert_eq!(double.call(())?.as_slice(), [2.0, 4.0]);
+    let saved = session.state(&w)?;
+    assert_eq!(double.call(())?.as_slice(), [4.0, 8.0]);
+    session.load_state(&w, &saved)?;
+    assert_eq!(session.get(&w)?.as_slice(), [2.0, 4.0]);
+    assert_eq!(double.call(())?.as_slice(), [4.0, 8.0]);
+    Ok(())
+}
+
 #[test]
 fn the_status_of_a_peer_has_the_statistics_of_all_of_its_links() -> Result<(), Diagnostic> {
     let (key, asker) = (NodeKey::generate()?, NodeKey::generate()?);

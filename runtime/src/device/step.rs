@@ -26,8 +26,11 @@ id! {
     Ticket, "ticket"
 }
 
-/// The most bytes that do not count in the budget of a step.
+/// The most bytes of a value that the step computes which do not count in its budget.
 const UNCOUNTED: u64 = 4 << 10;
+
+/// The bytes as which a value of another process counts, beside its elements.
+const ARRIVAL_BYTES: u64 = 64;
 
 /// A receiver of the text that functions print.
 pub(crate) type PrintTo = Arc<dyn Fn(Stream, &str) + Send + Sync>;
@@ -96,6 +99,21 @@ pub(crate) struct Step {
     /// The events of opaque devices.
     #[cfg(any(test, feature = "testing"))]
     pub(super) late_events: super::opaque::LateEvents,
+}
+
+/// Counts bytes in the budget of a step.
+fn hold_in(budget: &Arc<ByteGauge>, bytes: u64) -> Result<HeldBytes> {
+    budget.hold(bytes).ok_or_else(|| {
+        let (held, limit) = (budget.held(), budget.limit());
+        let message = format!(
+            "{bytes} bytes more cannot be used: the steps of the session use {held} bytes at this peer, and at \
+             most {limit} may be"
+        );
+        Diagnostic::new(message).of_kind(ErrorKind::ResourceExhausted).help(
+            "use smaller values, let fewer calls or iterations run at once, or raise the limit where the peer is \
+             started: `--step-memory`",
+        )
+    })
 }
 
 impl Step {
@@ -190,17 +208,7 @@ impl Step {
         if bytes <= UNCOUNTED {
             return Ok(None);
         }
-        budget.hold(bytes).map(Some).ok_or_else(|| {
-            let (held, limit) = (budget.held(), budget.limit());
-            let message = format!(
-                "{bytes} bytes more cannot be used: the steps of the session use {held} bytes at this peer, and at \
-                 most {limit} may be"
-            );
-            Diagnostic::new(message).of_kind(ErrorKind::ResourceExhausted).help(
-                "use smaller values, let fewer calls or iterations run at once, or raise the limit where the peer is \
-                 started: `--step-memory`",
-            )
-        })
+        hold_in(budget, bytes).map(Some)
     }
 
     /// Counts the bytes of a value that the step uses from now on.
@@ -210,6 +218,18 @@ impl Step {
     pub(crate) fn hold_value(&self, value: &mut DeviceBuffer) -> Result<()> {
         if self.host.budget.is_some() {
             value.hold(self.hold(|| value.n_bytes())?);
+        }
+        Ok(())
+    }
+
+    /// Counts the bytes of a value of another process, however few they are: the process decides
+    /// how many of them wait.
+    ///
+    /// # Errors
+    /// Fails if the budget would be exceeded.
+    pub(crate) fn hold_arrival(&self, value: &mut DeviceBuffer) -> Result<()> {
+        if let Some(budget) = &self.host.budget {
+            value.hold(Some(hold_in(budget, value.n_bytes() + ARRIVAL_BYTES)?));
         }
         Ok(())
     }

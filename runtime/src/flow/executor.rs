@@ -128,6 +128,15 @@ impl<V> Iteration<V> {
     }
 }
 
+/// Returns the bytes of the state of an iteration, without its values.
+fn bytes_of_iteration<V>(frame: &Frame) -> u64 {
+    let of_slots = frame.n_slots as usize * size_of::<Option<V>>();
+    let of_nodes = frame.nodes.len() * size_of::<u32>();
+    let of_blocks = frame.blocks.len() * size_of::<BlockState>();
+    let of_inner = frame.n_inner as usize * size_of::<Option<InstanceId>>();
+    (size_of::<Iteration<V>>() + of_slots + of_nodes + of_blocks + of_inner) as u64
+}
+
 impl<V> FrameInstance<V> {
     /// Resizes the ring to `n` states and keeps the states of running iterations.
     fn grow(&mut self, frame: &Frame, n: usize) {
@@ -171,6 +180,8 @@ struct ExecutorState<V> {
     /// Empty vectors for the inputs of kernels. Each kernel takes one and gives one back with its
     /// results, so there are at most as many as kernels that ever ran at once.
     spare: Vec<Vec<V>>,
+    /// The bytes of the states of iterations.
+    state_bytes: u64,
     finished: bool,
 }
 
@@ -189,6 +200,7 @@ impl<V: Clone> Executor<V> {
             free_tasks: Vec::new(),
             early: part.frames.iter().map(|_| HashMap::new()).collect(),
             spare: Vec::new(),
+            state_bytes: 0,
             finished: false,
         };
         Executor { part, state }
@@ -226,6 +238,11 @@ impl<V: Clone> Executor<V> {
     /// step.
     pub(crate) fn n_held(&self) -> usize {
         self.state.n_held()
+    }
+
+    /// Returns the bytes of the states of iterations, which stay allocated between steps.
+    pub(crate) fn state_bytes(&self) -> u64 {
+        self.state.state_bytes
     }
 
     /// Returns the largest number of iteration states allocated for one loop, which windows bound.
@@ -591,7 +608,9 @@ impl<V: Clone> ExecutorState<V> {
         // The ring grows to the maximum number of concurrent iterations, which the window bounds.
         let alive = (iteration + 1 - running.first) as usize;
         if alive > running.ring.len() {
-            running.grow(frame, (2 * alive).min(frame.window as usize));
+            let n = (2 * alive).min(frame.window as usize);
+            self.state_bytes += (n - running.ring.len()) as u64 * bytes_of_iteration::<V>(frame);
+            running.grow(frame, n);
         }
         running.next += 1;
         let state = self.state(instance, iteration);

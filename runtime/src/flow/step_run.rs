@@ -132,8 +132,10 @@ pub(crate) enum Progressed {
 pub(crate) struct StepRun {
     driver: Arc<Driver>,
     inputs: StepInputs,
-    /// The bytes that inputs which have arrived hold of the budget.
-    held_inputs: Vec<HeldBytes>,
+    /// The bytes that inputs which have arrived and states of iterations hold of the budget.
+    held: Vec<HeldBytes>,
+    /// The bytes of the states of iterations that are counted.
+    state_bytes: u64,
     /// The loads of inputs that have not arrived.
     loads: Vec<(u32, SubgraphId, TaskId)>,
     step: Arc<Step>,
@@ -200,7 +202,8 @@ impl StepRun {
         StepRun {
             driver,
             inputs,
-            held_inputs: Vec::new(),
+            held: Vec::new(),
+            state_bytes: 0,
             loads: Vec::new(),
             step,
             others,
@@ -227,8 +230,17 @@ impl StepRun {
     /// Runs the step to its end, and waits where it has to. If `timeline` is given, it receives the
     /// spans of the step.
     pub(crate) fn run(mut self, timeline: Option<&mut Timeline>) -> Result<StepResults, StepFailure> {
-        let outcome = self.drive();
+        let outcome = self.drive(false).map(|has_ended| assert!(has_ended, "the step waits on this thread"));
         self.finish(outcome, timeline)
+    }
+
+    /// Runs the step until it ends or waits for other processes alone.
+    #[cfg(feature = "peers")]
+    pub(crate) fn work(mut self) -> Progressed {
+        match self.drive(true) {
+            Ok(false) => Progressed::Waiting(self),
+            outcome => Progressed::Ended(self.finish(outcome.map(drop), None)),
+        }
     }
 
     /// Runs the step without waiting, for about the given time at most.
@@ -243,8 +255,7 @@ impl StepRun {
                 Err(error) => return Progressed::Ended(self.finish(Err(error), None)),
                 Ok(Round::Ended) => return Progressed::Ended(self.finish(Ok(()), None)),
                 Ok(Round::Active) if start.elapsed() < at_most => {}
-                // A failed step looks for other failures for some time.
-                Ok(Round::Idle) if self.pending.len() == 0 && self.failure.is_none() => {
+                Ok(Round::Idle) if self.waits_for_others() => {
                     self.step.set_busy(false);
                     return Progressed::Waiting(self);
                 }
@@ -253,13 +264,24 @@ impl StepRun {
         }
     }
 
-    /// Runs the step to its end, or to a failure.
-    fn drive(&mut self) -> Result<()> {
+    /// Returns whether an idle step waits for other processes alone. A failed one looks for other
+    /// failures for some time.
+    fn waits_for_others(&self) -> bool {
+        self.pending.len() == 0 && self.failure.is_none()
+    }
+
+    /// Runs the step to its end, or to a failure. If it `may_park`, returns `false` when it waits
+    /// for other processes alone.
+    fn drive(&mut self, may_park: bool) -> Result<bool> {
         loop {
             if self.has_room() {
                 match self.round()? {
-                    Round::Ended => return Ok(()),
+                    Round::Ended => return Ok(true),
                     Round::Active => continue,
+                    Round::Idle if may_park && self.waits_for_others() => {
+                        self.step.set_busy(false);
+                        return Ok(false);
+                    }
                     Round::Idle => {}
                 }
             }
@@ -289,6 +311,7 @@ impl StepRun {
 
     /// Does what can be done without waiting, a bounded part of it.
     fn round(&mut self) -> Result<Round> {
+        self.hold_states()?;
         let mut idle = true;
         for part in 0..self.executors.len() {
             for _ in 0..TURN {
@@ -330,6 +353,18 @@ impl StepRun {
         }
         assert!(self.pending.len() > 0 || self.others.is_some(), "a step is stuck\n{}", self.driver.graph);
         Ok(Round::Idle)
+    }
+
+    /// Counts the states of iterations in the budget of the step. A loop can begin as many as its
+    /// window allows while their values are awaited.
+    fn hold_states(&mut self) -> Result<()> {
+        let bytes: u64 = self.executors.iter().flatten().map(Executor::state_bytes).sum();
+        let held = self.step.hold(|| bytes.saturating_sub(self.state_bytes))?;
+        if held.is_some() {
+            self.state_bytes = bytes;
+        }
+        self.held.extend(held);
+        Ok(())
     }
 
     /// Ends the step, here and in the other processes, and returns its results.
@@ -601,7 +636,14 @@ impl StepRun {
         let values = match (outcome, &work) {
             (Ok(values), _) => values,
             (Err(error), &PendingOp::Run { part, task, kernel, .. }) => return self.failed(part, task, kernel, error),
-            (Err(error), work) => return Err(self.driver.error_on(work.part(), error)),
+            (Err(error), work) => {
+                // A device that failed notices it when values are copied or at the fence.
+                let error = match self.last.filter(|_| error.loc().is_none()) {
+                    Some(node) => error.at(self.driver.graph.node(node).loc, "after this operation had begun"),
+                    None => error,
+                };
+                return Err(self.driver.error_on(work.part(), error));
+            }
         };
         self.span(&work, event.begin, event.end);
         self.completed(work, values)
@@ -615,14 +657,13 @@ impl StepRun {
                 check_message(&driver.partition, &driver.processes, process, (from, to), &message)
                     .map_err(|wrong| driver.violation(process, "a message", &wrong))?;
                 match message {
-                    DeviceMessage::Value { edge, tag, value } if driver.partition.edges[edge.index()].decides => {
-                        let value = DeviceBuffer::from_host(value);
-                        self.deliver(from, to, DeviceMessage::Value { edge, tag, value })
-                    }
                     DeviceMessage::Value { edge, tag, value } => {
-                        let ticket = self.pending.ticket();
                         let mut value = DeviceBuffer::from_host(value);
-                        self.step.hold_value(&mut value).map_err(|error| driver.error_on(to, error))?;
+                        self.step.hold_arrival(&mut value).map_err(|error| driver.error_on(to, error))?;
+                        if driver.partition.edges[edge.index()].decides {
+                            return self.deliver(from, to, DeviceMessage::Value { edge, tag, value });
+                        }
+                        let ticket = self.pending.ticket();
                         let progress = driver.device(to).upload(vec![value], &self.step, ticket);
                         self.begun(ticket, PendingOp::SendFromHost { from, to, edge, tag }, progress)
                     }
@@ -638,7 +679,7 @@ impl StepRun {
                     return Err(driver.violation(ProcessId::CALLER, "an input", "is none that the step waits for"));
                 }
                 self.inputs.inputs[i] = Some(tensor.clone());
-                self.held_inputs.extend(self.step.hold(|| tensor.n_bytes())?);
+                self.held.extend(self.step.hold(|| tensor.n_bytes())?);
                 let waiting = std::mem::take(&mut self.loads);
                 for (waits_for, part, task) in waiting {
                     if waits_for != index {

@@ -406,13 +406,14 @@ impl PeerCluster {
         })
     }
 
-    /// Waits for the end of a step that has ended in this process, and forgets the step.
-    pub(super) fn wait_for_end(&self, step: StepNumber, at_most: Duration) -> Option<Result<Vec<NewValue>, StepFault>> {
+    /// Waits for the end of a step that has ended in this process, for a fifth of the failure
+    /// timeout, and forgets the step.
+    pub(super) fn wait_for_end(&self, step: StepNumber) -> Option<Result<Vec<NewValue>, StepFault>> {
         let ended = |state: &mut ClusterState| {
             state.steps.get(&step)?.done.as_ref()?;
             state.steps.remove(&step)?.done
         };
-        self.wait(Some(at_most), None, ended).ok()
+        self.wait(Some(self.failure_timeout / 5), None, ended).ok()
     }
 
     /// Checks that a value of a step may be sent, and counts its bytes until they are.

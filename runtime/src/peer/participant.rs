@@ -41,6 +41,15 @@ pub(super) struct RunningStep {
 }
 
 impl RunningStep {
+    fn park(&self, participation: Participation) {
+        *lock(&self.parked) = Some(participation);
+    }
+
+    /// Returns whether the step has something to do.
+    fn has_arrivals(&self) -> bool {
+        lock(&self.inbox).len() > 0 || self.stop.is_set()
+    }
+
     /// Returns the step if it occupies no thread.
     pub(super) fn unpark(&self) -> Option<Participation> {
         lock(&self.parked).take()
@@ -61,7 +70,7 @@ pub(super) enum Advanced {
     Ended(Result<StepEnd, StepFault>),
     /// It waits for an arrival.
     Parked,
-    /// It needs a thread.
+    /// It needs a thread for its kernels.
     Working(Box<Participation>),
 }
 
@@ -221,7 +230,7 @@ impl Participation {
         match run.advance(AT_ONCE) {
             Progressed::Ended(results) => Advanced::Ended(end(server, &program, key, &routes, results)),
             Progressed::Waiting(run) => {
-                *lock(&running.parked) = Some(Participation { run, program, key, routes });
+                running.park(Participation { run, program, key, routes });
                 Advanced::Parked
             }
             Progressed::Working(run) => Advanced::Working(Box::new(Participation { run, program, key, routes })),
@@ -232,6 +241,20 @@ impl Participation {
     pub(super) fn run(self, server: &Server) -> Result<StepEnd, StepFault> {
         let results = self.run.run(None);
         end(server, &self.program, self.key, &self.routes, results)
+    }
+
+    /// Runs on a thread of its own until the step ends, or waits for an arrival and is parked.
+    pub(super) fn work(mut self, server: &Server, running: &RunningStep) -> Option<Result<StepEnd, StepFault>> {
+        loop {
+            let Participation { run, program, key, routes } = self;
+            let run = match run.work() {
+                Progressed::Ended(results) => return Some(end(server, &program, key, &routes, results)),
+                Progressed::Waiting(run) | Progressed::Working(run) => run,
+            };
+            running.park(Participation { run, program, key, routes });
+            // Nobody goes on with the step for something that arrived before it was parked.
+            self = running.has_arrivals().then(|| running.unpark()).flatten()?;
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use crate::flow::remote::{ProcessId, Processes};
 use crate::flow::{self, Partition, PartitionOptions};
 use crate::place::Placement;
 use anabranch_dsl::device::{DeviceKind, DeviceName};
+use anabranch_dsl::ir::Op;
 use anabranch_dsl::ir::wire::{self, WireLimits};
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, Result};
 use serde::{Deserialize, Serialize};
@@ -110,8 +111,14 @@ impl ProgramSpec {
             Ok(ProgramDevice { process, name: name_of_device(process, kind, index) })
         });
         let devices: Vec<ProgramDevice> = devices.collect::<Result<_>>()?;
-        if !(1..=MAX_WINDOW).contains(&form.parallel_iterations) {
-            return Err(invalid("has an invalid number of parallel iterations"));
+        let mut windows = vec![form.parallel_iterations];
+        graph.visit_nodes(graph.root(), &mut |node| {
+            if let Op::While { parallel_iterations: Some(n) } = graph.node(node).op {
+                windows.push(n.get());
+            }
+        });
+        if !windows.iter().all(|n| (1..=MAX_WINDOW).contains(n)) {
+            return Err(invalid(&format!("has a loop without, or with more than {MAX_WINDOW} parallel iterations")));
         }
         let ids = |numbers: Vec<u32>| numbers.into_iter().map(|i| DeviceId::from_index(i as usize)).collect();
         let placement = Placement::computed_elsewhere(&graph, devices.len(), ids(form.nodes), ids(form.vars))?;

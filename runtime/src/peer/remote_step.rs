@@ -27,9 +27,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a failed step waits for the other processes.
-const END_OF_FAILED: Duration = Duration::from_secs(2);
-
 /// A variable at a peer.
 #[derive(Clone, Debug)]
 struct RemoteVar {
@@ -366,7 +363,7 @@ impl BegunStep {
     fn end(&mut self, outcome: Result<(), &StepFailure>) -> Option<Result<Vec<NewValue>, StepFault>> {
         let outcome = outcome.map_err(participant::fault);
         self.cluster.with(|state, now, outputs| state.caller.end_local(now, self.step, outcome, outputs));
-        let done = self.cluster.wait_for_end(self.step, END_OF_FAILED);
+        let done = self.cluster.wait_for_end(self.step);
         self.is_over = done.is_some();
         done
     }
@@ -398,9 +395,15 @@ impl Others for BegunStep {
     }
 
     fn wait(&self, step: &Step, at_most: Duration) -> Option<Event> {
-        let can_drive = !step.is_simulated() && !is_thread_of_device();
-        let drive = || self.cluster.node.net().drive(|context| step.poll_event(context), at_most);
-        can_drive.then(drive).flatten().unwrap_or_else(|| step.wait(at_most))
+        if step.is_simulated() || is_thread_of_device() {
+            return step.wait(at_most);
+        }
+        let net = self.cluster.node.net();
+        net.drive(|context| step.poll_event(context), at_most).unwrap_or_else(|| {
+            let event = step.wait(at_most);
+            net.waited();
+            event
+        })
     }
 
     fn awaited(&self) -> Vec<ProcessId> {

@@ -52,8 +52,8 @@ impl LoadedProgram {
     }
 }
 
-/// What runs a step to its end.
-type RestOfStep = Box<dyn FnOnce() -> Result<StepEnd, StepFault> + Send>;
+/// What runs a step on a worker, to its end or until it is parked.
+type RestOfStep = Box<dyn FnOnce() -> Option<Result<StepEnd, StepFault>> + Send>;
 
 /// A value of a variable. It waits in host memory until a step shows its device.
 #[derive(Clone, Debug)]
@@ -191,7 +191,7 @@ impl Server {
                     move || Participation::begin(&this, *begin, &begun).map_err(|e| participant::fault(&e.into()));
                 if !is_quick {
                     let this = self.clone();
-                    let run = move || begin().and_then(|participation| participation.run(&this));
+                    let run = move || Some(begin().and_then(|participation| participation.run(&this)));
                     return self.on_worker(key, Box::new(run), inputs);
                 }
                 let begun = catch_unwind(AssertUnwindSafe(begin));
@@ -261,21 +261,23 @@ impl Server {
             Ok(Advanced::Parked) => return,
             Ok(Advanced::Ended(outcome)) => outcome,
             Ok(Advanced::Working(participation)) => {
-                let this = self.clone();
-                return self.on_worker(key, Box::new(move || participation.run(&this)), inputs);
+                let (this, step) = (self.clone(), step.clone());
+                return self.on_worker(key, Box::new(move || participation.work(&this, &step)), inputs);
             }
             Err(_) => Err(participant::fault(&panicked("ran").into())),
         };
         inputs.push_back(HostInput::StepEnded { key, outcome });
     }
 
-    /// Runs a step to its end on a worker.
+    /// Runs a step on a worker until it ends or is parked.
     fn on_worker(self: &Arc<Server>, key: StepKey, run: RestOfStep, inputs: &mut VecDeque<HostInput>) {
         let this = self.clone();
         let job = move || {
             let outcome = catch_unwind(AssertUnwindSafe(run));
-            let outcome = outcome.unwrap_or_else(|_| Err(participant::fault(&panicked("ran").into())));
-            this.report(HostInput::StepEnded { key, outcome });
+            let outcome = outcome.unwrap_or_else(|_| Some(Err(participant::fault(&panicked("ran").into()))));
+            if let Some(outcome) = outcome {
+                this.report(HostInput::StepEnded { key, outcome });
+            }
         };
         if let Err(error) = self.workers.run(Box::new(job)) {
             let fault = StepFault { position: None, error: no_thread(&error) };

@@ -125,6 +125,11 @@ impl SharedRuntime {
         Some(outcome.unwrap_or(None))
     }
 
+    /// Notes that a thread has waited in another way. If it soon waits again, it drives.
+    pub(super) fn waited(&self) {
+        lock(&self.lending).last_wait = Some(Instant::now());
+    }
+
     /// Returns whether this thread may drive.
     fn borrow(&self) -> bool {
         let mut lending = lock(&self.lending);

@@ -4,7 +4,7 @@ use super::admission::{self, NotAdmitted, not_allowed};
 use super::connect_error::{Attempt, in_words};
 use super::driving::SharedRuntime;
 use super::key::{NodeId, NodeKey};
-use super::link::{CLOSE_TIMEOUT, Established, Link, LinkId, canonical, lock};
+use super::link::{Established, Link, LinkId, canonical, lock};
 use super::link_test::LinkReport;
 use super::lookout::Lookout;
 use super::probe::is_refused;
@@ -205,6 +205,14 @@ impl Net {
             poll(context)
         };
         self.runtime.upgrade()?.drive(poll, at_most)
+    }
+
+    /// Says that this thread has waited in another way, since [`drive`](Self::drive) returned at
+    /// once.
+    pub(crate) fn waited(&self) {
+        if let Some(runtime) = self.runtime.upgrade() {
+            runtime.waited();
+        }
     }
 
     /// Says that this thread waits in another way than by [`drive`](Self::drive).
@@ -429,7 +437,7 @@ impl NetCore {
                 ended.await;
             }
         };
-        let _ = timeout(CLOSE_TIMEOUT + DRAIN_TIMEOUT, all_ended).await;
+        let _ = timeout(self.settings.close_timeout() + DRAIN_TIMEOUT, all_ended).await;
         self.endpoint.close(VarInt::from_u32(CloseCode::SHUTDOWN.0), reason.as_bytes());
         let _ = timeout(DRAIN_TIMEOUT, self.endpoint.wait_idle()).await;
     }

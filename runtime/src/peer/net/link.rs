@@ -40,9 +40,6 @@ const MAX_QUEUED: usize = 16 << 20;
 /// How often a sender that waits looks for room.
 const ROOM_CHECK: Duration = Duration::from_millis(1);
 
-/// How long an orderly close waits for the other side.
-pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// The number of reads after which a reader lets other tasks run.
 const READS_AT_ONCE: usize = 16;
 
@@ -417,7 +414,7 @@ impl Link {
     }
 
     /// Closes the link once the other side has received the frames that were sent before, or after
-    /// a second. Bodies that have not arrived are dropped.
+    /// a tenth of the failure timeout. Bodies that have not arrived are dropped.
     pub(crate) fn close(&self, code: CloseCode, reason: &str) {
         if !self.set_end(LinkLost::Local) {
             return;
@@ -429,9 +426,10 @@ impl Link {
         lock(&self.0.frames.outbox).is_closed = true;
         self.release_bodies();
         let (connection, reason) = (self.0.connection.clone(), shortened(reason).to_owned());
+        let at_most = self.0.settings.close_timeout();
         self.0.runtime.spawn(async move {
             // The other side closes the connection when it has read the frame.
-            let _ = tokio::time::timeout(CLOSE_TIMEOUT, connection.closed()).await;
+            let _ = tokio::time::timeout(at_most, connection.closed()).await;
             connection.close(VarInt::from_u32(code.0), reason.as_bytes());
         });
     }

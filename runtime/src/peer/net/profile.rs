@@ -92,6 +92,11 @@ impl NetSettings {
         self.failure_timeout.mul_f64(0.5)
     }
 
+    /// How long a link that this side ends waits for the other side to read the reason.
+    pub(super) fn close_timeout(&self) -> Duration {
+        self.failure_timeout.mul_f64(0.1)
+    }
+
     /// Bytes of bodies that may be sent and not yet acknowledged: half of what QUIC takes, so that
     /// a frame of control never waits for them.
     pub(super) fn send_limit(&self) -> u64 {
@@ -177,7 +182,7 @@ impl fmt::Display for NetSettings {
             f,
             "profile {}: packets up to {} bytes, {} MiB of bodies in flight, first window {} KiB, socket buffers \
              {} MiB; a failure timeout of {:?} makes: keep-alive every {:?}, a link lost after {:?} of silence, \
-             connecting within {:?}",
+             connecting within {:?}, closing within {:?}",
             self.profile,
             self.max_mtu,
             mib(self.bulk_window),
@@ -187,6 +192,7 @@ impl fmt::Display for NetSettings {
             self.keep_alive(),
             self.idle_timeout(),
             self.connect_timeout(),
+            self.close_timeout(),
         )
     }
 }
