@@ -12,7 +12,8 @@
 //!    subgraph, passes through a lowered construct, or is used after it was also sent to another
 //!    subgraph. An ordered effect has a higher level than the previous effect. Clusters therefore
 //!    have no cyclic dependencies, and a send does not wait for local users of the value. Nodes
-//!    that compute a value another subgraph waits for are separated from nodes that do not.
+//!    that compute a value another subgraph waits for are separated from nodes that do not. Views
+//!    of constants have the level of their first users.
 //! 4. *Nodes*: creates the nodes block by block, then sends and receives, then connects them.
 //!
 //! A value used in a branch is sent within that branch. If two constructs that may both run need
@@ -24,6 +25,7 @@ use crate::disjoint_sets::DisjointSets;
 use crate::place::{Placement, ordered_effects};
 use anabranch_dsl::Graph;
 use anabranch_dsl::ir::{CallKind, Node, Op, Region, Value};
+use anabranch_dsl::ops::OpClass;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Options of the partitioner.
@@ -565,6 +567,38 @@ impl<'g> Partitioner<'g> {
             }
             levels.insert(node, level);
         }
+        self.raise_views(region, awaited, &mut levels);
         levels
+    }
+
+    /// Moves views of constants to the level of their first users, so that they need no memory:
+    /// they become parts of the kernels of these users.
+    fn raise_views(&self, region: Region, awaited: &BTreeSet<Value>, levels: &mut HashMap<Node, u32>) {
+        let graph = self.graph;
+        let nodes = &graph.region(region).nodes;
+        let is_view =
+            |node: Node| matches!(graph.node(node).op, Op::Prim(op, _) if matches!(op.class, OpClass::View(_)));
+        let mut of_constants: BTreeSet<Node> = BTreeSet::new();
+        for &node in nodes.iter().filter(|n| is_view(**n)) {
+            let data = graph.node(node);
+            let is_constant =
+                |v: &Value| graph.producer(*v).is_some_and(|m| self.is_copied(m) || of_constants.contains(&m));
+            if data.operands.iter().all(is_constant) && !awaited.contains(&data.results[0]) {
+                of_constants.insert(node);
+            }
+        }
+        let mut first_use: HashMap<Value, u32> = HashMap::new();
+        for &node in nodes.iter().rev() {
+            let data = graph.node(node);
+            if of_constants.contains(&node)
+                && let Some(&level) = first_use.get(&data.results[0])
+            {
+                levels.insert(node, level);
+            }
+            for &v in &data.operands {
+                let level = first_use.entry(v).or_insert(levels[&node]);
+                *level = levels[&node].min(*level);
+            }
+        }
     }
 }
