@@ -5,7 +5,7 @@
 
 use super::support::gpus::{adapter, assert_near, numbers};
 use anabranch::dsl::ops::random::Key;
-use anabranch::dsl::{Bytes, DType, Graph, HostTensor, interp};
+use anabranch::dsl::{Bytes, DType, Graph, HostTensor, TensorType, interp};
 use anabranch::prelude::*;
 use anabranch::{
     Array, CallOptions, CancelHandle, ErrorKind, GpuAdapter, Session, SimulatedDevice, Timeline, gpu_adapters,
@@ -347,6 +347,73 @@ fn many_steps_need_no_more_memory_than_one() -> Outcome {
     assert_eq!(error.kind, ErrorKind::ResourceExhausted);
     assert!(error.message.contains("exceeds the budget of 65536 bytes"), "{error}");
     f.call(&x).map(drop)
+}
+
+#[test]
+fn reductions_of_rows_and_what_follows_them_are_one_shader() -> Outcome {
+    let Some(adapter) = adapter() else { return Ok(()) };
+    let session = Session::builder().gpu(&adapter).device("/gpu:0").build()?;
+    let norm = |x: Tensor, g: Tensor| (x.layer_norm(g, g * 0.5, 1e-5) * 2.0).tanh();
+    let f = session.function(norm)?;
+    let expected = Session::new()?.function(norm)?;
+    for [rows, columns] in [[33, 300], [5, 7], [1, 2]] {
+        let (x, g) = (Array::new([rows, columns], numbers(rows * columns)), Array::new([columns], numbers(columns)));
+        assert_near(&f.call((&x, &g))?, &expected.call((&x, &g))?);
+    }
+    let [x, g] = [[33, 300].to_vec(), [300].to_vec()].map(|shape| TensorType::new(DType::F32, shape));
+    let text = f.explain(&[x, g])?;
+    assert_eq!(text.lines().filter(|line| line.ends_with("f32[33, 300]")).count(), 1, "{text}");
+    Ok(())
+}
+
+/// Writes to all rows of a tensor but the last one.
+#[graph]
+fn written(x: Tensor, n: Tensor<i32>) -> Tensor {
+    let (mut y, mut i) = (x * 2.0, scalar(0));
+    while i < n {
+        y = y.update_slice_at(y.row(i + 1).reshape([1, 1 << 12]) * 0.5, i, 0);
+        i += 1;
+    }
+    y
+}
+
+#[test]
+fn a_tensor_that_nothing_else_uses_is_updated_in_place() -> Outcome {
+    let Some(adapter) = adapter() else { return Ok(()) };
+    let session = Session::builder().gpu(&adapter).device("/gpu:0").build()?;
+    let f = session.function(written)?;
+    let x = Array::new([64, 1 << 12], numbers(64 << 12));
+    let expected = Session::new()?.function(written)?.call((&x, 63))?;
+    assert_eq!(f.call((&x, 63))?, expected);
+    // The argument and the tensor, and rows.
+    let whole = 4 * 64 << 12;
+    assert!(adapter.peak_bytes() < 2 * whole + whole / 2, "{} bytes", adapter.peak_bytes());
+    Ok(())
+}
+
+#[test]
+fn a_lost_device_is_an_error_of_what_runs_there_alone() -> Outcome {
+    let (Some(lost), Some(other)) = (adapter(), adapter()) else { return Ok(()) };
+    let session = Session::builder().gpu(&lost).gpu(&other).build()?;
+    let step = |device| move |x: Tensor| on(device, || ((x * 2.0).sum(), x.sin().matmul(x)));
+    let [there, beside] = [session.function(step("/gpu:0"))?, session.function(step("/gpu:1"))?];
+    let x = Array::new([8, 8], numbers(64));
+    let expected = there.call(&x)?;
+    lost.lose_devices();
+    for _ in 0..2 {
+        let error = there.call(&x).expect_err("the device is lost");
+        assert_eq!(error.kind, ErrorKind::ResourceExhausted, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("/gpu:0") && text.contains("gpu.rs"), "{text}");
+        let here = beside.call(&x)?;
+        assert_eq!(here.0, expected.0);
+        assert_eq!(here.1, expected.1);
+    }
+    // The adapter can be opened again.
+    let again = Session::builder().gpu(&lost).build()?;
+    let again = again.function(step("/gpu:0"))?.call(&x)?;
+    assert_eq!(again.0, expected.0);
+    Ok(())
 }
 
 #[test]

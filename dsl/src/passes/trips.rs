@@ -17,7 +17,8 @@ pub struct CountedLoop {
     pub variable: usize,
     /// The limit that the counter is compared with.
     pub limit: Limit,
-    step: i64,
+    /// The number that is added to it in each iteration.
+    pub step: i64,
     /// Whether the loop counts up to the limit, not down.
     is_below: bool,
     /// Whether the body also runs at the limit.

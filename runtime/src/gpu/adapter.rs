@@ -32,6 +32,9 @@ pub(super) struct GpuCounters {
     pub(super) peak_bytes: AtomicU64,
     /// The bytes of all copies of saved values to the host.
     pub(super) swapped_bytes: AtomicU64,
+    /// The devices, which tests destroy.
+    #[cfg(feature = "testing")]
+    pub(super) devices: std::sync::Mutex<Vec<wgpu::Device>>,
 }
 
 impl GpuAdapter {
@@ -126,6 +129,14 @@ impl GpuAdapter {
     /// [budget](GpuAdapter::with_memory_budget), or since a device had no memory left.
     pub fn swapped_bytes(&self) -> u64 {
         self.counters.swapped_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Destroys the devices that were opened with the adapter, as if the driver had ended them.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn lose_devices(&self) {
+        let mut devices = self.counters.devices.lock().expect("no thread panics with the devices");
+        devices.drain(..).for_each(|device| device.destroy());
     }
 
     pub(super) fn counters(&self) -> &Arc<GpuCounters> {

@@ -12,20 +12,24 @@ impl GpuProgram {
     pub(super) fn explain(&self) -> String {
         let (graph, root) = self.parts();
         let mut text = String::new();
-        explain_region(graph, root, 0, &mut text);
+        explain_region(graph, root, None, 0, &mut text);
         let peak = LiveMemory::default().of_region(graph, root);
         let _ = writeln!(text, "about {peak} bytes at a time, without stacks, lists and iterations recorded ahead");
         text
     }
 }
 
-fn explain_region(graph: &Graph, region: &RegionProgram, depth: usize, text: &mut String) {
+/// Adds the operations of a region, except for one if that is left out.
+fn explain_region(graph: &Graph, region: &RegionProgram, left_out: Option<usize>, depth: usize, text: &mut String) {
     let indent = "  ".repeat(depth);
     let types = |values: &[Value]| {
         let types: Vec<String> = values.iter().map(|&v| format!("{v} {}", graph.ty(v))).collect();
         types.join(", ")
     };
-    for (op, &origin) in region.ops.iter().zip(&region.origins) {
+    for (i, (op, &origin)) in region.ops.iter().zip(&region.origins).enumerate() {
+        if left_out == Some(i) {
+            continue;
+        }
         let (name, loc) = (graph.node(origin).name_in_errors(), graph.node(origin).loc);
         let _ = match op {
             GpuOp::Dispatch(dispatch) => {
@@ -53,21 +57,21 @@ fn explain_region(graph: &Graph, region: &RegionProgram, depth: usize, text: &mu
                 };
                 let _ = writeln!(text, "{indent}if at {loc}: {how}");
                 let [then, otherwise] = branches;
-                explain_region(graph, then, depth + 1, text);
+                explain_region(graph, then, None, depth + 1, text);
                 let _ = writeln!(text, "{indent}else");
-                explain_region(graph, otherwise, depth + 1, text);
+                explain_region(graph, otherwise, None, depth + 1, text);
                 Ok(())
             }
             GpuOp::While(looped) => {
                 let _ = writeln!(text, "{indent}while at {loc}: {}", how_it_runs(looped));
-                explain_region(graph, &looped.cond, depth + 1, text);
+                explain_region(graph, &looped.cond, None, depth + 1, text);
                 let _ = writeln!(text, "{indent}do");
-                explain_region(graph, &looped.body, depth + 1, text);
+                explain_region(graph, &looped.body, looped.advances, depth + 1, text);
                 Ok(())
             }
             GpuOp::Call(_, callee) => {
                 let _ = writeln!(text, "{indent}call at {loc}");
-                explain_region(graph, callee, depth + 1, text);
+                explain_region(graph, callee, None, depth + 1, text);
                 Ok(())
             }
         };

@@ -14,8 +14,9 @@ use super::shader_loop::{Assumption, ParallelLoopProgram, ScalarLoop};
 use crate::device::CompileOptions;
 use anabranch_dsl::fusion::{
     AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, LoopShader, MAX_WORKGROUPS, NodeRole, ParallelLoopShader,
+    RowLimits,
 };
-use anabranch_dsl::fusion::{node_to_wgsl, viewed};
+use anabranch_dsl::fusion::{node_to_wgsl, row_axes, viewed};
 use anabranch_dsl::ir::dependence::LoopVarRole;
 use anabranch_dsl::ir::{Graph, Node, NodeData, Op, Region, StackOp, Value};
 use anabranch_dsl::ops::attributes::{Along, AlongOrKept, Conv, IndexRange, MeanPool, Pool, RunningSum, SliceTarget};
@@ -29,8 +30,8 @@ use std::sync::atomic::AtomicU32;
 /// The threads of a workgroup whose threads compute one element or row each.
 pub(super) const THREADS: usize = 64;
 
-/// The kernels of a GPU: elementwise operations and the reduction that reads them, or each of them
-/// alone.
+/// The kernels of a GPU: elementwise operations with the reductions that read them or that they
+/// read, or each operation alone.
 struct GpuTarget {
     fuses: bool,
 }
@@ -65,6 +66,26 @@ impl FusionTarget for GpuTarget {
     fn sums_batches(&self) -> bool {
         false
     }
+
+    /// A workgroup computes a row. It reads the tensors again after each reduction, from a cache if
+    /// the row is not long.
+    fn rows(&self) -> Option<RowLimits> {
+        Some(RowLimits { width: 8192, parts: 32, inputs: 32, outputs: 8, columns: 1 })
+    }
+
+    /// Sums of columns are kernels of their own, since each thread would wait for all rows.
+    fn row_axes(&self, shape: &[usize], over: AxisSet) -> Option<AxisSet> {
+        row_axes(shape, over).filter(|rows| rows.is_empty() || !rows.is_subset(over))
+    }
+
+    fn accepts(&self, graph: &Graph, kernel: &FusedKernel) -> bool {
+        has_shader(graph, kernel)
+    }
+}
+
+/// Returns whether the device computes a kernel in one shader, or without one.
+fn has_shader(graph: &Graph, kernel: &FusedKernel) -> bool {
+    kernel.axes.contains(&0) || kernel.to_wgsl(graph).is_ok()
 }
 
 /// Lowers a graph whose operations the device supports.
@@ -75,11 +96,7 @@ pub(super) fn lower(mut graph: Graph, options: CompileOptions, queue: &GpuQueue)
         graph = apart;
     }
     // A check of finite values looks at the result of each operation.
-    let mut fusion = Fusion::find(&graph, &GpuTarget { fuses: !options.check_finite });
-    let has_shader = |kernel: &FusedKernel| kernel.axes.contains(&0) || kernel.to_wgsl(&graph).is_ok();
-    if !fusion.kernels().iter().all(has_shader) {
-        fusion = Fusion::find(&graph, &GpuTarget { fuses: false });
-    }
+    let fusion = Fusion::find(&graph, &GpuTarget { fuses: !options.check_finite });
     let root = {
         let shared = queue.shared();
         let mut lower = GpuLowering { graph: &graph, fusion: &fusion, queue, shared, options, node: None };
@@ -328,9 +345,18 @@ impl GpuLowering<'_> {
                     let on_device = self.scalar_loop(node)?;
                     let parallel = self.parallel_loop(node)?;
                     let (cond, body) = (self.region(cond)?, self.region(body)?);
-                    let expected = AtomicU32::new(0);
-                    let looped = LoopProgram { node, cond, body, counted, on_device, parallel, ahead: false, expected };
-                    GpuOp::While(Box::new(looped))
+                    let advances = counted.and_then(|counted| body.advances(self.graph, counted.variable));
+                    GpuOp::While(Box::new(LoopProgram {
+                        node,
+                        cond,
+                        body,
+                        counted,
+                        advances,
+                        on_device,
+                        parallel,
+                        ahead: false,
+                        expected: AtomicU32::new(0),
+                    }))
                 } else if let Some(construct) = self.graph.as_cond(node) {
                     let [then, otherwise] = construct.branches();
                     let branches = [self.region(then)?, self.region(otherwise)?];

@@ -333,7 +333,7 @@ impl BufferPool {
 
 /// Returns the size of a buffer for a number of bytes: one of four sizes between two powers of two,
 /// so that few sizes are used and at most a fifth is lost.
-fn size_class(n_bytes: u64) -> u64 {
+pub(super) fn size_class(n_bytes: u64) -> u64 {
     let n_bytes = n_bytes.max(256);
     let quarter = (n_bytes.next_power_of_two() / 8).max(64);
     n_bytes.div_ceil(quarter) * quarter

@@ -9,6 +9,7 @@
 //! | `adapter.rs` | the adapters of this machine |
 //! | `queue.rs` | the thread, its commands, and transfers |
 //! | `memory.rs` | tensors in the memory of the device, and their reuse |
+//! | `upload.rs` | the memory from which tensors are copied to the device |
 //! | `swap.rs` | values saved for backward loops, in the memory of the host |
 //! | `shader.rs` | compiled shaders |
 //! | `handwritten.rs` | the texts of shaders that are written by hand |
@@ -33,9 +34,10 @@
 //! - G2. A tensor is contiguous and row-major, and padded to words of 32 bits. A `bool` is such a
 //!   word, 0 or 1. Shaders compute with elements of 32 bits; tensors of other types are only kept.
 //! - G3. No dispatch has an output that is also one of its inputs.
-//! - G4. Memory is written once, by the operation for which it was allocated. Only lists that
-//!   nothing else has (`list.rs`) and, under a guard, the registers of loops (`ahead.rs`) are
-//!   written again. Work that turns out to be in vain therefore changes no value.
+//! - G4. Memory is written once, by the operation for which it was allocated. Only lists and
+//!   tensors that nothing else has (`list.rs`, and updates of parts in `run.rs`) and, under a
+//!   guard, the registers of loops (`ahead.rs`) are written again. Work that turns out to be in
+//!   vain therefore changes no value.
 //!
 //! # Errors
 //!
@@ -57,6 +59,7 @@ mod run;
 mod shader;
 mod shader_loop;
 mod swap;
+mod upload;
 
 pub use adapter::{GpuAdapter, gpu_adapters};
 

@@ -72,6 +72,8 @@ pub(super) struct LoopProgram {
     pub(super) body: RegionProgram,
     /// The counter of the loop, if its condition only compares one.
     pub(super) counted: Option<CountedLoop>,
+    /// The operation of the body that only advances this counter, if no other reads the counter.
+    pub(super) advances: Option<usize>,
     /// The shader that runs many iterations, if it is a loop over scalars.
     pub(super) on_device: Option<ScalarLoop>,
     /// The shader that runs all iterations side by side, if they are independent.
@@ -130,7 +132,7 @@ pub(super) struct StackSum {
 pub(super) enum Transfer {
     /// A value that shares the memory of another one.
     Share { from: Value, to: Value },
-    /// A copy.
+    /// A copy, which takes the memory if nothing else uses the tensor afterwards.
     Copy { from: Value, to: Value },
     /// Zeros.
     Zeros { to: Value },
@@ -172,6 +174,23 @@ impl GpuOp {
 impl RegionProgram {
     pub(super) fn new(params: Vec<Value>, ops: Vec<GpuOp>, origins: Vec<Node>, yields: Vec<Value>) -> RegionProgram {
         RegionProgram { params, ops, origins, dead: Vec::new(), yields }
+    }
+
+    /// Returns the operation that only computes the next value of a loop variable of a body, if no
+    /// other operation reads the variable.
+    pub(super) fn advances(&self, graph: &Graph, variable: usize) -> Option<usize> {
+        let (before, after) = (self.params[variable], self.yields[variable]);
+        let computes = |op: &GpuOp| match op {
+            GpuOp::Dispatch(dispatch) => {
+                dispatch.outputs == [after] && dispatch.check.is_none() && dispatch.checked.is_none()
+            }
+            _ => false,
+        };
+        let advances = self.ops.iter().position(computes)?;
+        let reads = |op: &GpuOp| op.values(graph).iter().any(|&v| v == before || v == after);
+        let is_read = self.ops.iter().enumerate().any(|(i, op)| i != advances && reads(op))
+            || self.yields.iter().enumerate().any(|(i, &v)| v == before || v == after && i != variable);
+        (!is_read).then_some(advances)
     }
 
     /// Adds the assumptions of runs about loops.

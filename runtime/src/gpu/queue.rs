@@ -5,6 +5,7 @@ use super::adapter::GpuCounters;
 use super::memory::{BufferPool, GpuTensor};
 use super::shader::{CompiledShader, ShaderCache};
 use super::swap::SwappableElements;
+use super::upload::UploadBuffers;
 use crate::device::gpu_support::SizeLimits;
 use crate::device::no_threads;
 use anabranch_dsl::device::DeviceName;
@@ -101,6 +102,8 @@ impl GpuQueue {
         };
         let opened = pollster::block_on(adapter.wgpu().request_device(&description));
         let (device, queue) = opened.map_err(|error| refused(&error))?;
+        #[cfg(feature = "testing")]
+        adapter.counters().devices.lock().expect("no thread panics with the devices").push(device.clone());
         let failure: Arc<Mutex<Option<Diagnostic>>> = Arc::default();
         let report = failure.clone();
         device.on_uncaptured_error(Arc::new(move |error| fail(&report, of_driver(&error))));
@@ -257,7 +260,7 @@ pub(super) async fn caught<T>(future: impl Future<Output = T>) -> std::thread::R
 }
 
 /// A message that the memory of a buffer can be read, or why not.
-type Mapped = mpsc::Receiver<std::result::Result<(), wgpu::BufferAsyncError>>;
+pub(super) type Mapped = mpsc::Receiver<std::result::Result<(), wgpu::BufferAsyncError>>;
 
 /// The reason why a tensor has no memory.
 enum MemoryError {
@@ -313,6 +316,8 @@ pub(super) struct CommandRecorder {
     queue: wgpu::Queue,
     /// Buffers of the host for values that are read back.
     staging: Arc<BufferPool>,
+    /// Buffers of the host for tensors that are copied to the device.
+    uploads: RefCell<UploadBuffers>,
     /// Buffers of the host for elements of stacks.
     swapped: Arc<BufferPool>,
     pub(super) swappable: RefCell<SwappableElements>,
@@ -369,6 +374,7 @@ impl CommandRecorder {
             shared,
             queue,
             staging: Arc::default(),
+            uploads: RefCell::default(),
             swapped: Arc::default(),
             swappable: RefCell::default(),
             open: RefCell::default(),
@@ -459,6 +465,7 @@ impl CommandRecorder {
             let index = self.queue.submit([encoder.finish()]);
             let number = self.n_submitted() + 1;
             *self.last.borrow_mut() = Some(Submission { number, index });
+            self.uploads.borrow_mut().submitted();
         }
     }
 
@@ -565,6 +572,7 @@ impl CommandRecorder {
             }
             self.drop_free_buffers();
             self.staging.clear();
+            self.uploads.borrow_mut().clear();
             self.wait();
             self.check()?;
         }
@@ -577,14 +585,17 @@ impl CommandRecorder {
         let mut to = self.memory(bytes.len() as u64)?;
         to.remember(tensor);
         if !bytes.is_empty() {
+            let (n_bytes, size) = (bytes.len() as u64, UploadBuffers::size(bytes.len() as u64));
+            let kept = self.uploads.borrow_mut().take(size);
             let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
-            let from = self.buffer(bytes.len() as u64, usage, true)?;
-            match from.get_mapped_range_mut(..) {
+            let from = kept.map_or_else(|| self.buffer(size, usage, true), Ok)?;
+            match from.get_mapped_range_mut(..n_bytes) {
                 Ok(mut mapped) => mapped.copy_from_slice(&bytes),
                 Err(error) => return Err(not_mapped(&error)),
             }
             from.unmap();
-            self.record(|encoder| encoder.copy_buffer_to_buffer(&from, 0, to.buffer(), 0, bytes.len() as u64));
+            self.record(|encoder| encoder.copy_buffer_to_buffer(&from, 0, to.buffer(), 0, n_bytes));
+            self.uploads.borrow_mut().copied(from);
         }
         Ok(Arc::new(to))
     }

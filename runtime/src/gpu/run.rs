@@ -11,7 +11,7 @@ use super::memory::{GpuStack, GpuTensor, GpuValue, SavedElement, StackItem};
 use super::program::{CondProgram, Dispatch, GpuOp, LoopProgram, RegionProgram, StackSum, Transfer};
 use super::queue::{CommandRecorder, Readback, Workgroups};
 use super::shader::CompiledShader;
-use super::shader_loop::{Assumption, Refuted};
+use super::shader_loop::{Assumption, Refuted, advanced};
 use anabranch_dsl::interp::{RunContext, assertion_failed, empty_stack, not_finite, stacks_differ, stopped};
 use anabranch_dsl::ir::{Graph, Node, Op, StackOp, Value};
 use anabranch_dsl::ops::EvalCx;
@@ -138,8 +138,8 @@ impl<'a> ProgramRun<'a> {
         if !results.as_ref().is_err_and(|error| error.kind.is_stop()) {
             // An error may have ended work under a guard.
             self.guard = None;
-            // A check that was made before another failure has failed before it. A device that failed
-            // does not know.
+            // A check that was made before another failure has failed before it. A device that
+            // failed does not know.
             results = match self.recorder.check() {
                 Ok(()) => self.settle().await.and(results),
                 Err(error) => results.and(Err(error)),
@@ -194,19 +194,43 @@ impl<'a> ProgramRun<'a> {
         self.graph.ty(value).element().shape.size().expect("the device runs operations of known shapes only")
     }
 
+    /// Returns whether nothing else has the memory of a tensor, so that it can be written again.
+    /// Under a guard, the registers of loops have it.
+    fn is_unique(&self, value: Value) -> bool {
+        let GpuValue::Tensor(tensor) = self.value(value) else { panic!("{value} is a tensor") };
+        self.guard.is_none() && tensor.known().is_none() && Arc::strong_count(tensor) == 1
+    }
+
     /// Records a region. Its values are forgotten afterwards, also if it fails.
     pub(super) async fn region(
         &mut self,
         program: &'a RegionProgram,
         arguments: Vec<GpuValue>,
     ) -> Result<Vec<GpuValue>> {
+        self.region_without(program, arguments, None).await
+    }
+
+    /// Records a region. `advances` are an operation that is left out and the index of the loop
+    /// variable that it would advance, which the region then yields as it was.
+    async fn region_without(
+        &mut self,
+        program: &'a RegionProgram,
+        arguments: Vec<GpuValue>,
+        advances: Option<(usize, usize)>,
+    ) -> Result<Vec<GpuValue>> {
         for (&param, argument) in program.params.iter().zip(arguments) {
             self.set(param, argument);
         }
+        let left_out = advances.map(|(op, variable)| {
+            self.set(program.yields[variable], self.value(program.params[variable]).clone());
+            op
+        });
         for (i, (op, dead)) in program.ops.iter().zip(&program.dead).enumerate() {
-            if let Err(error) = self.op(op, dead).await {
+            if left_out != Some(i)
+                && let Err(error) = self.op(op, dead).await
+            {
                 let begun = program.ops[..=i].iter().flat_map(|op| op.values(self.graph));
-                for value in begun.chain(program.params.iter().copied()) {
+                for value in begun.chain(program.params.iter().chain(&program.yields).copied()) {
                     self.values[value.index()] = None;
                 }
                 let data = self.graph.node(program.origins[i]);
@@ -260,6 +284,11 @@ impl<'a> ProgramRun<'a> {
             }
             GpuOp::Transfer(Transfer::Share { from, to }) => self.set(*to, self.value(*from).clone()),
             GpuOp::Transfer(Transfer::Copy { from, to }) => {
+                if dead.contains(from) && self.is_unique(*from) {
+                    let tensor = self.take(*from);
+                    self.set(*to, tensor);
+                    return Ok(());
+                }
                 let (from, to) = (self.tensor(*from), self.allocate(*to)?);
                 self.recorder.copy(&from, &to);
             }
@@ -588,16 +617,14 @@ impl<'a> ProgramRun<'a> {
         self.graph.node(node).operands.iter().map(|&v| self.value(v).clone()).collect()
     }
 
-    /// Returns the operands of a node. Lists that are not used afterwards are taken, so that they
-    /// can be written in place.
+    /// Returns the operands of a loop. The initial values of its variables that are not used
+    /// afterwards are taken, so that they can be written in place.
     fn last_operands(&mut self, node: Node, dead: &[Value]) -> Vec<GpuValue> {
         let operands = &self.graph.node(node).operands;
+        let n_vars = self.graph.while_of(node).n_vars();
         let is_last = |v: Value| dead.contains(&v) && operands.iter().filter(|&&other| other == v).count() == 1;
-        let operand = |&v: &Value| match self.value(v) {
-            GpuValue::List(_) if is_last(v) => self.take(v),
-            value => value.clone(),
-        };
-        operands.iter().map(operand).collect()
+        let operand = |(i, &v)| if i < n_vars && is_last(v) { self.take(v) } else { self.value(v).clone() };
+        operands.iter().enumerate().map(operand).collect()
     }
 
     fn set_results(&mut self, node: Node, results: Vec<GpuValue>) {
@@ -649,10 +676,19 @@ impl<'a> ProgramRun<'a> {
         mut state: Vec<GpuValue>,
         captures: &[GpuValue],
     ) -> Result<Vec<GpuValue>> {
+        // A counter that nothing else reads is advanced at once.
+        let counter = looped.counted.as_ref().zip(looped.advances).and_then(|(counted, op)| {
+            let GpuValue::Tensor(first) = &state[counted.variable] else { panic!("a counter is a tensor") };
+            Some((op, counted.variable, advanced(first.known()?, counted.step, trips as u32)))
+        });
+        let advances = counter.as_ref().map(|&(op, variable, _)| (op, variable));
         for _ in 0..trips {
             self.begin_iteration(looped.node).await?;
             state.extend_from_slice(captures);
-            state = self.region(&looped.body, state).await?;
+            state = self.region_without(&looped.body, state, advances).await?;
+        }
+        if let Some((_, variable, last)) = counter {
+            state[variable] = GpuValue::Tensor(self.recorder.upload(&last)?);
         }
         Ok(state)
     }

@@ -147,3 +147,28 @@ impl ShaderCache {
         Ok(shader)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{gpu_adapters, handwritten, queue::GpuQueue};
+    use super::*;
+    use anabranch_dsl::DType;
+
+    #[test]
+    fn a_shader_that_is_not_accepted_is_an_error_and_others_are_compiled() {
+        let Some(adapter) = gpu_adapters().into_iter().next() else {
+            assert!(std::env::var_os("ANABRANCH_GPU").is_none(), "this machine has no adapter");
+            return;
+        };
+        let queue = GpuQueue::open("/gpu:0".parse().unwrap(), &adapter).unwrap();
+        let shared = queue.shared();
+        for (text, reason) in [("fn main(", "expected"), ("fn other() {}", "main")] {
+            let error = shared.shaders.get(&shared.device, text.to_owned(), [0, 1]).expect_err("it is not accepted");
+            assert_eq!(error.kind, ErrorKind::Internal);
+            assert!(error.message.starts_with("the driver does not accept a shader: "), "{error}");
+            assert!(error.message.contains(reason) && error.message.ends_with(text), "{error}");
+        }
+        shared.shaders.get(&shared.device, handwritten::add(DType::F32), [2, 1]).unwrap();
+        queue.call(async |recorder| recorder.check()).unwrap();
+    }
+}

@@ -150,7 +150,7 @@ fn word(number: &HostTensor) -> u32 {
 }
 
 /// Returns a counter after some iterations.
-fn counted(first: &HostTensor, step: i64, n: u32) -> HostTensor {
+pub(super) fn advanced(first: &HostTensor, step: i64, n: u32) -> HostTensor {
     let after = word(first).wrapping_add((step as u32).wrapping_mul(n));
     match first.dtype() {
         DType::I32 => HostTensor::new(first.shape(), vec![after as i32]),
@@ -377,7 +377,7 @@ impl<'a> ProgramRun<'a> {
                 (LoopVarRole::Counter(step), GpuValue::Tensor(first)) => {
                     state[i] = GpuValue::Tensor(match first.known() {
                         // A loop that counts up to it need not wait.
-                        Some(first) => self.recorder.upload(&counted(first, *step, n))?,
+                        Some(first) => self.recorder.upload(&advanced(first, *step, n))?,
                         None => self.one_word(&counters, next_counter)?,
                     });
                     next_counter += 1;
