@@ -21,7 +21,7 @@
 use crate::equality::same_number;
 use crate::ir::literal::read_elements;
 use crate::ir::{Attr, AttrKind, Attrs};
-use crate::ops::{self, Exactness, Prim};
+use crate::ops::{self, Exactness, GPU_ULPS, OpClass, Prim};
 use crate::{AnyValue, Buffer, Bytes, DType, Graph, HostTensor, Result, TensorType, bf16, f16, trace};
 use std::fmt::Write as _;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -263,9 +263,32 @@ impl Case {
 
     /// Returns a description of the error in an engine's result, or `None` if it is correct.
     pub fn verdict(&self, result: &Result<Vec<HostTensor>>) -> Option<String> {
+        self.verdict_within(result, tolerance)
+    }
+
+    /// Returns a description of the error in a result of a GPU, or `None` if it is correct there.
+    pub fn verdict_on_gpu(&self, result: &Result<Vec<HostTensor>>) -> Option<String> {
+        self.verdict_within(result, |case, result, expected| {
+            let is_approximate = match case.op.class {
+                OpClass::Scalar(_) => result.dtype() == DType::F32,
+                OpClass::Rowwise(_) => true,
+                _ => false,
+            };
+            let magnitudes = case.inputs.iter().flat_map(floats).map(f64::abs).filter(|x| x.is_finite());
+            let largest = magnitudes.fold(1.0, f64::max);
+            let bound = GPU_ULPS * f64::from(f32::EPSILON) * expected.abs().max(1.0) * largest;
+            tolerance(case, result, expected).max(if is_approximate { bound } else { 0.0 })
+        })
+    }
+
+    fn verdict_within(
+        &self,
+        result: &Result<Vec<HostTensor>>,
+        tolerance: impl Fn(&Case, &HostTensor, f64) -> f64,
+    ) -> Option<String> {
         match (&self.outcome, result) {
             (Outcome::Output(expected), Ok(given)) => match &given[..] {
-                [given] => difference(self, expected, given),
+                [given] => difference(self, expected, given, tolerance),
                 _ => Some(format!("{} results", given.len())),
             },
             (Outcome::Output(_), Err(e)) => Some(format!("fails with: {}", e.message)),
@@ -297,7 +320,12 @@ pub fn check(engine: impl Fn(&Graph, &[HostTensor]) -> Result<Vec<HostTensor>>) 
     assert!(wrong.is_empty(), "\n{wrong}");
 }
 
-fn difference(case: &Case, expected: &HostTensor, given: &HostTensor) -> Option<String> {
+fn difference(
+    case: &Case,
+    expected: &HostTensor,
+    given: &HostTensor,
+    tolerance: impl Fn(&Case, &HostTensor, f64) -> f64,
+) -> Option<String> {
     if expected.ty() != given.ty() {
         return Some(format!("the result is {}, not {}", given.ty(), expected.ty()));
     }

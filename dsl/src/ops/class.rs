@@ -186,8 +186,8 @@ impl OpCost {
     }
 }
 
-/// The extent that is assumed for an unknown one.
-const ASSUMED_EXTENT: usize = 64;
+/// The extent that estimates assume for an unknown one.
+pub const ASSUMED_EXTENT: usize = 64;
 
 impl Graph {
     /// Estimates the cost of running a primitive operation of the graph once, and the number of

@@ -61,7 +61,7 @@ mod window;
 
 pub use axes::{IntoAxes, IntoExtents};
 pub(crate) use cast::converted;
-pub use class::{Aliasing, Combiner, CostCx, Effort, OpClass, OpCost, ScalarForm};
+pub use class::{ASSUMED_EXTENT, Aliasing, Combiner, CostCx, Effort, OpClass, OpCost, ScalarForm};
 pub(crate) use evaluate::{has_memory, widened_attrs};
 pub use scalar_functions::function_dtype;
 pub use view::{Coord, Coverage, ViewCx, ViewForm, ViewMap};
@@ -159,6 +159,8 @@ pub enum Effects {
 }
 
 /// The exactness with which devices and plans reproduce the reference implementation.
+///
+/// That of `f32` on GPUs has a second bound, [`GPU_ULPS`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Exactness {
     /// The same bits, but for the sign and the payload of a NaN (see
@@ -170,6 +172,15 @@ pub enum Exactness {
     /// magnitudes.
     Sum(f64),
 }
+
+/// The bound for elementwise operations and softmax on `f32` on a GPU: the result `y` for operands
+/// of at most `x` is within so many units in the last place of `max(|y|, 1) * max(|x|, 1)`.
+///
+/// WGSL lets a compiler reorder and contract operations, flush subnormal numbers to zero, and
+/// divide with an error of 2.5 units. So the reduction of the argument of `sin`, for example, is
+/// only as exact as a multiplication by it. Results that are infinite or not a number may be others
+/// there.
+pub const GPU_ULPS: f64 = 16.0;
 
 /// The treatment of 16-bit floats by the reference implementation of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,11 +7,8 @@
 
 use super::DeviceInfo;
 use anabranch_dsl::ir::{Graph, LoopVar, Node, Op, ParamSource, Region, Runs, Value, ValueDef};
-use anabranch_dsl::ops::CostCx;
+use anabranch_dsl::ops::{ASSUMED_EXTENT, CostCx};
 use anabranch_dsl::{Dim, Shape, Type, passes};
-
-/// The extent assumed for an unknown dimension.
-const ASSUMED_EXTENT: usize = 32;
 
 /// Instructions in the time of reading one more element from memory.
 const INSTRUCTIONS_PER_ELEMENT: f64 = 4.0;

@@ -12,6 +12,8 @@ use crate::flow::remote::{ProcessId, Processes};
 use crate::flow::step_run::StepInputs;
 use crate::place::{Placement, place_at_random_where};
 use anabranch_dsl::format::Stream;
+#[cfg(feature = "gpu")]
+use anabranch_dsl::ir::Node;
 use anabranch_dsl::ir::VarId;
 use anabranch_dsl::{Graph, HostTensor, Result};
 use std::fmt;
@@ -212,6 +214,21 @@ impl RandomlyPlacedProgram {
         };
         let drivers = (0..n_processes).map(driver).collect::<Result<_>>()?;
         Ok(RandomlyPlacedProgram { processes: RunningProcesses::Simulated(drivers), homes })
+    }
+
+    /// Returns for each node of a graph that GPUs do not run why they do not.
+    ///
+    /// # Panics
+    /// Panics if this machine has no adapter.
+    #[cfg(feature = "gpu")]
+    pub fn without_shader(graph: &Graph) -> Vec<(Node, String)> {
+        let mut without = Vec::new();
+        graph.visit_nodes(graph.root(), &mut |node| {
+            if let Support::No(reason) = shared_gpus()[0].supports_node(graph, node) {
+                without.push((node, reason));
+            }
+        });
+        without
     }
 
     /// Returns a program that was placed and compiled for this process and peers.

@@ -64,6 +64,10 @@ struct Computed {
     by: Option<[f64; 2]>,
 }
 
+/// One of so many programs runs on a GPU.
+#[cfg(feature = "gpu")]
+const ON_GPU: u64 = 4;
+
 /// The iteration counts of the inputs.
 const TRIPS: [i32; 6] = [0, 1, 2, 7, 3, 12];
 
@@ -142,6 +146,18 @@ fn compare(case: &CompiledProgram) -> Result<Found, String> {
         }
     }
     let scattered = ways.into_iter().map(|how| Ok((how, scatter(how)?))).collect::<Result<Vec<_>, String>>()?;
+    // With the feature, one of so many programs also runs on a GPU, which has no `f64`.
+    #[cfg(feature = "gpu")]
+    let on_gpu = match float == DType::F32 && seed % ON_GPU == 0 && std::env::var_os("ANABRANCH_GPU").is_some() {
+        true => Some(scatter(RandomPlacement {
+            devices: 2,
+            gpus: 1,
+            prefers_gpu: true,
+            seed: *seed,
+            ..RandomPlacement::default()
+        })?),
+        false => None,
+    };
     let graphs = [("interpreter", &traced.graph), ("interpreter, optimized", &optimized)];
 
     let mut found = Found { nodes: traced.graph.to_string().lines().count(), ..Found::default() };
@@ -177,6 +193,16 @@ fn compare(case: &CompiledProgram) -> Result<Found, String> {
         }
         let got = catch(|| scattered_compiled.run(&inputs, &mut []));
         hold("several devices, compiled", got.and_then(|r| r.map_err(|e| e.to_string())).map(|o| outcome(&o)))?;
+        #[cfg(feature = "gpu")]
+        if let Some(on_gpu) = &on_gpu {
+            let got = catch(|| on_gpu.run(&inputs, &mut [])).and_then(|r| r.map_err(|e| e.to_string()));
+            let got = got.map(|o| outcome(&o)).map_err(|error| format!("a GPU: {error} at {at:?}: {expected:?}"))?;
+            let is_near = same_number(got.float, expected.float)
+                || (got.float - expected.float).abs() <= 1e-4 * expected.float.abs().max(1.0);
+            if got.int != expected.int || !is_near {
+                return Err(format!("a GPU: at {at:?}: {got:?} is not {expected:?}"));
+            }
+        }
         for (engine, program) in &plans {
             let got = catch(|| program.run(&inputs, &mut Vec::new()));
             hold(engine, got.and_then(|r| r.map_err(|e| e.to_string())).map(|o| outcome(&o)))?;

@@ -56,8 +56,10 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// # Panics
 /// Panics if cargo fails.
 pub fn library() -> Library {
+    let features: &[&str] = if std::env::var_os("ANABRANCH_GPU").is_some() { &["--features", "gpu"] } else { &[] };
     let output = Command::new(env!("CARGO"))
         .args(["build", "--offline", "--package", "anabranch-programs", "--lib", "--message-format", "json"])
+        .args(features)
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .stderr(Stdio::inherit())
         .output()
