@@ -11,6 +11,7 @@ use anabranch::prelude::*;
 use anabranch::{Graph, HostTensor, TensorType};
 use std::fs;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Returns the sources of the operations.
 fn sources() -> String {
@@ -134,6 +135,35 @@ fn a_registered_operation_runs_and_has_its_gradient() {
     // One iteration: 1.5 x / (1 + |x|), with the derivative 1.5 / (1 + |x|)^2.
     assert_eq!(y.as_slice(), [0.5, 0.75]);
     assert!((dx.as_slice()[0] - 1.5 / 2.25).abs() < 1e-6 && (dx.as_slice()[1] - 0.375).abs() < 1e-6);
+}
+
+#[test]
+fn a_registered_operation_of_much_effort_is_not_run_again_for_a_gradient() {
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    static SLOW: LazyLock<Prim> = LazyLock::new(|| {
+        let slow = OpDef {
+            name: "my_crate.slow",
+            eval: |cx| {
+                RUNS.fetch_add(1, Ordering::Relaxed);
+                Ok(cx.operands[0].clone())
+            },
+            grad: Grad::Rule(|n| vec![Some(n.dy())]),
+            class: OpClass::Scalar(ScalarForm::Estimated(Effort(1_000_000))),
+            ..SOFTSIGN
+        };
+        ops::register(slow).expect("the first of its name")
+    });
+    #[graph]
+    fn f(x: Tensor) -> Tensor {
+        let mut y = x;
+        if x.sum() > 0.0 {
+            let slow: Tensor = Tensor::from_any(trace::emit(*SLOW, &[x.untyped()], Attrs::none()));
+            y = slow * slow;
+        }
+        gradients(y.sum(), x)
+    }
+    assert_eq!(anabranch::eval_with(f, [0.5, 1.0]).unwrap().as_slice(), [1.0, 2.0]);
+    assert_eq!(RUNS.load(Ordering::Relaxed), 1);
 }
 
 #[test]

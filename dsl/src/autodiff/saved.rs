@@ -5,7 +5,7 @@ use super::added::{captured, slices};
 use super::*;
 use crate::Dim;
 use crate::ir::{ParamSource, dependence};
-use crate::ops::{Coverage, Effects, Effort, OpClass, ValueCx, prim};
+use crate::ops::{Coverage, Effects, Effort, OpClass, ScalarForm, ValueCx, prim};
 
 impl<'g> Sweep<'g> {
     /// Returns a value of the forward region of `level` as seen by its backward region.
@@ -335,7 +335,13 @@ fn is_cheap(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
         Op::Prim(def, _) => {
             fuel > 0
                 && def.effects <= Effects::Fallible
-                && graph.cost_of(node).is_some_and(|(cost, n)| cost.operations <= f64::from(CHEAP.0) * n)
+                && graph.cost_of(node).is_some_and(|(cost, n)| {
+                    // That of a user's operation has no bound.
+                    let is_estimated =
+                        matches!(def.class, OpClass::Scalar(ScalarForm::Estimated(_)) | OpClass::Opaque(_));
+                    let effort = if is_estimated { cost.effort() } else { cost.operations };
+                    effort <= f64::from(CHEAP.0) * n
+                })
                 && data.operands.iter().all(|&x| is_cheap(graph, x, fuel - 1))
         }
         _ => false,
