@@ -30,6 +30,24 @@ fn ones(shape: impl Into<Vec<usize>>) -> Array<f32> {
     Array::new(shape, vec![1.0; n])
 }
 
+/// A call of a small function with an argument and a result.
+#[divan::bench]
+fn call(bencher: Bencher<'_, '_>) {
+    let f = session().function(|x: Tensor| x * 2.0).expect("a function");
+    let x = ones([1000]);
+    bencher.bench_local(|| f.call(&x).expect("it runs"));
+}
+
+/// Small shaders that cannot be fused, one after the other.
+#[divan::bench]
+fn dispatches(bencher: Bencher<'_, '_>) {
+    const N: usize = 1_000;
+    let chain = |x: Tensor| (0..N).fold(x, |x, _| x.softmax(-1));
+    let f = session().function(chain).expect("a function");
+    let x = ones([8, 8]);
+    bencher.counter(ItemsCount::new(N)).bench_local(|| f.call(&x).expect("it runs"));
+}
+
 const TRIPS: i32 = 1_000;
 
 /// A loop that counts, with one shader for each iteration, recorded ahead of the device.
@@ -79,6 +97,12 @@ fn loop_driven_by_the_host(bencher: Bencher<'_, '_>) {
 #[divan::bench]
 fn loop_recorded_ahead(bencher: Bencher<'_, '_>) {
     of_trips(bencher, &adapter(), &[TRIPS]);
+}
+
+/// Calls of one trip after calls of 64, so that 63 recorded iterations do nothing, and calls of 64.
+#[divan::bench(args = [1, 64])]
+fn loop_of_64_trips_and_then_of(bencher: Bencher<'_, '_>, n: i32) {
+    of_trips(bencher, &adapter(), &[64, n]);
 }
 
 /// A branch of some shaders that is not taken. With none of them, the other arm is all there is.
