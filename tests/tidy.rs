@@ -27,7 +27,8 @@ const WIDEST: usize = 100;
 const LONGEST_OF_GRAPH: usize = 500;
 
 /// The folders of the runtime, in levels. No folder imports from a later level.
-const RUNTIME_LEVELS: &[&[&str]] = &[&["cpu"], &["device"], &["gpu"], &["place"], &["flow"], &["peer"], &["session"]];
+const RUNTIME_LEVELS: &[&[&str]] =
+    &[&["threads"], &["cpu"], &["device"], &["gpu"], &["place"], &["flow"], &["peer"], &["session"]];
 
 /// Files and folders of the language, in levels. Below the tracer, nothing knows of a trace.
 const LANGUAGE_LEVELS: &[&[&str]] = &[
