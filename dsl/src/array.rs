@@ -849,6 +849,13 @@ impl<T: Element> PartialEq<T> for Array<T> {
 
 /// A host value that can become an [`Array`]: a scalar, slice, vector, nested array, or an array
 /// itself.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a value for a tensor with elements of type `{T}`",
+    label = "expected elements of type `{T}`",
+    note = "pass an element, a slice, a `Vec`, an `Array` or nested arrays of elements of type `{T}`",
+    note = "a literal must have that type: `2` for integers, `2.0` for floats, `true` for `bool`, `\"text\"` for \
+            strings"
+)]
 pub trait IntoArray<T: Element> {
     /// Converts the value to an array.
     fn into_array(self) -> Array<T>;
