@@ -588,7 +588,9 @@ mod tests {
     #[test]
     fn a_plan_that_cannot_be_compiled_is_an_error_that_says_what_failed() {
         for (stage, what) in [(FailureStage::Plan, "no plan"), (FailureStage::NativeCode, "no native code")] {
-            let error = run(Some(stage), false).expect_err("the compiler fails").to_string();
+            let error = run(Some(stage), false).expect_err("the compiler fails");
+            assert_eq!(error.kind, ErrorKind::Internal, "{stage:?}: {error}");
+            let error = error.to_string();
             for part in ["`square_up` cannot be compiled", what, "an error on purpose", "interpreter_fallback(true)"] {
                 assert!(error.contains(part), "{stage:?}: no `{part}` in: {error}");
             }
