@@ -9,9 +9,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 mod imports;
+mod packages;
 mod text;
 
 use imports::{circular_imports, imports_past_the_door, upward_imports};
+use packages::{differing_profiles, incomplete_packages};
 use text::{cargo_command, code_of, code_spans, fenced_blocks, fenced_lines, path_of, words};
 
 /// Crates that would bring a device, a thread pool or a network into the language.
@@ -146,6 +148,19 @@ fn nodes_are_created_in_the_builder_alone() {
 #[test]
 fn examples_in_documentation_use_the_facade() {
     check(inner_crates_in_examples(&sources()));
+}
+
+#[test]
+fn published_packages_have_licenses_and_a_readme() {
+    let members = workspace_members(&read("Cargo.toml"));
+    let folders: Vec<&str> = [""].into_iter().chain(members.iter().map(String::as_str)).collect();
+    check(incomplete_packages(&folders, |path| fs::read_to_string(root().join(path)).ok()));
+}
+
+#[test]
+fn the_profile_for_users_is_the_same_everywhere() {
+    let texts = ["README.md", "docs/src/getting-started.md", "examples/template/Cargo.toml"];
+    check(differing_profiles(&texts.map(|path| (path, read(path)))));
 }
 
 #[test]
