@@ -8,10 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+mod examples;
 mod imports;
 mod packages;
 mod text;
 
+use examples::{inner_crates_in_documents, inner_crates_in_examples};
 use imports::{circular_imports, imports_past_the_door, upward_imports};
 use packages::{differing_profiles, incomplete_packages};
 use text::{cargo_command, code_of, code_spans, fenced_blocks, fenced_lines, path_of, words};
@@ -148,6 +150,9 @@ fn nodes_are_created_in_the_builder_alone() {
 #[test]
 fn examples_in_documentation_use_the_facade() {
     check(inner_crates_in_examples(&sources()));
+    let for_users = |path: &str| path.starts_with("docs/src/") || path.ends_with("README.md");
+    let documents: Vec<_> = documents().into_iter().filter(|document| for_users(&document.path)).collect();
+    check(inner_crates_in_documents(&documents));
 }
 
 #[test]
@@ -437,27 +442,6 @@ fn indices<'a>(line: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
     line.split(name).skip(1).filter_map(|rest| rest.split(']').next())
 }
 
-/// Code in documentation names no crate but the facade, since users depend on no other.
-fn inner_crates_in_examples(sources: &[SourceFile]) -> Report {
-    let mut report = Report::default();
-    for source in sources {
-        let is_public =
-            ["checkpoint/src/", "data/src/", "dsl/src/", "dsl-macros/src/", "runtime/src/", "src/", "train/src/"]
-                .iter()
-                .any(|f| source.path.starts_with(f));
-        let lines = (1..).zip(source.text.lines()).filter(|_| is_public);
-        for (number, line) in lines.filter(|(_, l)| l.trim_start().starts_with("//") || l.contains("#[doc")) {
-            let inner = ["anabranch_dsl::", "anabranch_runtime::", "anabranch_macros::"];
-            // A link may name any crate.
-            let line = line.replace("](anabranch_", "](");
-            report.look(!inner.iter().any(|name| line.contains(name)), || {
-                format!("{}:{number}: an example uses `anabranch` alone", source.path)
-            });
-        }
-    }
-    report
-}
-
 /// The Rust of `document` consists of good examples, and each is in the source that its first line
 /// names, except for the indentation. Bad examples are text, since most do not compile.
 fn invented_examples(document: &str, sources: &[SourceFile]) -> Report {
@@ -700,13 +684,6 @@ fn a_chapter_that_is_not_listed_or_tested_is_found() {
     let facade = "#[doc = include_str!(\"../docs/src/a.md\")]\n/// `docs/src/b.md`";
     let expected = ["SUMMARY.md does not list b.md", "src/lib.rs does not include b.md: its examples are not tested"];
     check_wrong(&unlisted_chapters(&strings(&["a.md", "b.md"]), "- [A](a.md)\n", facade), &expected);
-}
-
-#[test]
-fn an_inner_crate_in_an_example_is_found() {
-    let text = "/// use anabranch::prelude::*;\n/// use anabranch_dsl::prelude::*;\nuse anabranch_dsl::Graph;";
-    let expected = ["runtime/src/a.rs:2: an example uses `anabranch` alone"];
-    check_wrong(&inner_crates_in_examples(&[source("runtime/src/a.rs", text)]), &expected);
 }
 
 #[test]

@@ -332,7 +332,7 @@ impl Template {
     /// placeholder.
     ///
     /// ```
-    /// use anabranch::{HostTensor, dsl::format::Template};
+    /// use anabranch::{HostTensor, extend::Template};
     ///
     /// let template = Template::parse("loss {:.2} {{at}} {:>4}\n")?;
     /// assert_eq!(template.to_string(), "loss {:.2} {{at}} {:>4}\n");

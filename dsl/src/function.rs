@@ -57,18 +57,19 @@ impl ParamLayout {
 /// number of types.
 ///
 /// ```
-/// use anabranch::{DType, TensorType, dsl::function::{Arguments, Signature, trace_fn}, prelude::*};
+/// use anabranch::{Arguments, DType, Signature, TensorType, prelude::*};
 ///
-/// let f = |layers: Vec<Tensor>, x: Tensor| layers.into_iter().fold(x, |x, w| x * w);
+/// let session = Session::new()?;
+/// let product = |layers: Vec<Tensor>, x: Tensor| layers.into_iter().fold(x, |x, w| x * w);
+/// let f = session.function(product)?;
 /// let x = TensorType::new(DType::F32, [2]);
-/// let (traced, _) = trace_fn("f", &f, &[x.clone(), x.clone(), x])?;
-/// assert_eq!(traced.graph.inputs().len(), 3);
+/// assert_eq!(f.graph(&[x.clone(), x.clone(), x])?.inputs().len(), 3);
 ///
 /// let arguments = Arguments::of::<(Vec<Tensor>, Vec<Tensor>)>((vec![1.0, 2.0], vec![3.0]));
 /// let signature: Signature = arguments.signature();
-/// let g = |a: Vec<Tensor>, b: Vec<Tensor>| (a.len() as i64, b.len() as i64, a[0]).2;
-/// assert!(trace_fn("g", &g, signature.types()).is_err());
-/// assert!(trace_fn("g", &g, &signature).is_ok());
+/// let g = session.function(|a: Vec<Tensor>, b: Vec<Tensor>| a[0] * b.len() as f32)?;
+/// assert!(g.graph(signature.types()).is_err());
+/// assert!(g.graph(&signature).is_ok());
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -765,6 +766,7 @@ tuples!([A Xa 0, B Xb 1] C Xc 2, D Xd 3, E Xe 4, G Xg 5, H Xh 6, I Xi 7, J Xj 8,
 /// let here = Loc { file: "src/main.rs", line: 12, column: 5 };
 /// assert_eq!(name_of(&|| (), here), "closure at src/main.rs:12:5");
 /// ```
+#[doc(hidden)]
 pub fn name_of<F: ?Sized>(_: &F, at: Loc) -> String {
     let path = std::any::type_name::<F>().trim_start_matches(['&', ' ']).trim_start_matches("mut ");
     if path.ends_with("{{closure}}") {

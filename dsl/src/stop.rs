@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// flag.stop(ErrorKind::Cancelled);
 /// assert_eq!(flag.get(), Some(ErrorKind::Cancelled));
 /// ```
+#[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct StopFlag(AtomicU8);
 

@@ -96,6 +96,7 @@ impl SavedSite {
 /// assert_eq!(saved.places[0].bytes(), 32);
 /// assert!(saved.to_string().contains("32 bytes in each iteration"));
 /// ```
+#[doc(hidden)]
 pub fn saved(graph: &Graph) -> Saved {
     let mut walk = SavedWalk { graph, places: Vec::new() };
     walk.region(graph.root(), &WalkContext::default());

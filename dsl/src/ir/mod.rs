@@ -25,6 +25,7 @@
 mod attrs;
 pub(crate) mod builder;
 pub(crate) mod copy;
+#[doc(hidden)]
 pub mod dependence;
 mod edit;
 mod file;
@@ -40,6 +41,7 @@ mod queue;
 mod regions;
 pub mod verify;
 #[cfg(feature = "wire")]
+#[doc(hidden)]
 pub mod wire;
 
 pub use attrs::{Attr, AttrKind, Attrs};

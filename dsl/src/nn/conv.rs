@@ -81,7 +81,7 @@ convolution! {
     /// A convolution over two axes with a bias per filter.
     ///
     /// ```
-    /// # use anabranch::{dsl::ops::ConvOptions, nn::{Conv2d, Init}, prelude::*};
+    /// # use anabranch::{nn::{Conv2d, Init}, prelude::*};
     /// let conv = Conv2d::new(&Init::new(1), 3, 8, 5, ConvOptions::new().padding(2).stride(2));
     /// let y = eval(|| conv.forward(full([1, 3, 32, 32], 0.5)))?;
     /// assert_eq!(y.shape(), [1, 8, 16, 16]);
@@ -104,7 +104,7 @@ convolution! {
     /// A transposed convolution over two axes with a bias per output channel.
     ///
     /// ```
-    /// # use anabranch::{dsl::ops::ConvOptions, nn::{ConvTranspose2d, Init}, prelude::*};
+    /// # use anabranch::{nn::{ConvTranspose2d, Init}, prelude::*};
     /// let up = ConvTranspose2d::new(&Init::new(1), 8, 3, 2, ConvOptions::new().stride(2));
     /// let y = eval(|| up.forward(full([1, 8, 16, 16], 0.5)))?;
     /// assert_eq!(y.shape(), [1, 3, 32, 32]);

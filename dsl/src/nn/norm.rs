@@ -164,7 +164,7 @@ impl Dropout {
     /// Applies dropout. Use a different key for each layer and step: `key.fold_in(number)`.
     ///
     /// ```
-    /// # use anabranch::{dsl::ops::random::Key, nn::{Dropout, Mode}, prelude::*};
+    /// # use anabranch::{nn::{Dropout, Mode}, prelude::*, random::Key};
     /// let y =
     ///     eval(|| Dropout::new(0.5).forward(tensor([1.0, 2.0]), Mode::Evaluation, Key::new(1)))?;
     /// assert_eq!(y.as_slice(), [1.0, 2.0]);

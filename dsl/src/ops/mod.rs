@@ -19,6 +19,7 @@ use attributes::*;
 use prim_table::family;
 
 mod attention;
+#[doc(hidden)]
 pub mod attributes;
 mod axes;
 mod bits;

@@ -61,7 +61,7 @@ impl<T: Float> Tensor<T> {
     /// The same key drops the same elements.
     ///
     /// ```
-    /// # use anabranch::{dsl::ops::random::Key, prelude::*};
+    /// # use anabranch::{prelude::*, random::Key};
     /// let y = eval(|| full([1000], 1.0f32).dropout(0.25, Key::new(1)))?;
     /// assert!(y.as_slice().iter().all(|&y| y == 0.0 || y == 1.0 / 0.75));
     /// assert!((200..300).contains(&y.as_slice().iter().filter(|&&y| y == 0.0).count()));

@@ -164,7 +164,7 @@ static RANDOM_FOLD_IN: OpDef = OpDef {
 /// A key is a tensor `u32[2]`, so it can be an argument and a loop variable.
 ///
 /// ```
-/// use anabranch::{dsl::ops::random::Key, prelude::*};
+/// use anabranch::{prelude::*, random::Key};
 ///
 /// let (a, b, c) = eval(|| {
 ///     let key = Key::new(7);
@@ -220,7 +220,7 @@ impl Key {
     /// Returns uniform 32-bit numbers.
     ///
     /// ```
-    /// # use anabranch::{dsl::ops::random::Key, prelude::*};
+    /// # use anabranch::{prelude::*, random::Key};
     /// assert_eq!(
     ///     eval(|| Key::new(0).bits([4]))?.as_slice(),
     ///     [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
@@ -237,7 +237,7 @@ impl Key {
     /// for `f16` and 2^-8 for `bf16`.
     ///
     /// ```
-    /// # use anabranch::{dsl::ops::random::Key, prelude::*};
+    /// # use anabranch::{prelude::*, random::Key};
     /// let x = eval(|| Key::new(0).uniform::<f32>([1000]).mean())?.item();
     /// assert!((0.47..0.53).contains(&x));
     /// # Ok::<(), anabranch::Diagnostic>(())
@@ -252,7 +252,7 @@ impl Key {
     /// uniform numbers (Box and Muller 1958).
     ///
     /// ```
-    /// # use anabranch::{dsl::ops::random::Key, prelude::*};
+    /// # use anabranch::{prelude::*, random::Key};
     /// let x = eval(|| Key::new(0).normal::<f64>([1000]).square().mean())?.item();
     /// assert!((0.9..1.1).contains(&x));
     /// # Ok::<(), anabranch::Diagnostic>(())
@@ -273,7 +273,7 @@ impl Key {
     /// Returns `true` with probability `p`, which broadcasts to the shape.
     ///
     /// ```
-    /// # use anabranch::{dsl::ops::random::Key, prelude::*};
+    /// # use anabranch::{prelude::*, random::Key};
     /// assert_eq!(eval(|| Key::new(0).bernoulli(1.0f32, [3]).all())?, true);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
