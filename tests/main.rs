@@ -24,6 +24,7 @@ mod example_data;
 mod gpu;
 mod gpu_control;
 mod gpu_operations;
+mod gpu_memory;
 mod gpu_parallel;
 mod gradients;
 mod halves;

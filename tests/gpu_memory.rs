@@ -1,0 +1,105 @@
+//! Memory of GPUs over many calls: tensors of a call are free when it has ended.
+//!
+//! Each case has an adapter of its own, which counts the most bytes that tensors have had at a
+//! time. All calls of a case are equal. A tensor that one of them left behind would add to what
+//! the next call needs, so after a few calls the count must never change. `ANABRANCH_SLOW=1` runs
+//! 5,000 calls of each case.
+
+use super::support::gpus::{adapter, numbers};
+use anabranch::dsl::function::Arguments;
+use anabranch::prelude::*;
+use anabranch::{Array, gpu_adapters};
+
+type Outcome = anabranch::Result<()>;
+
+/// Runs the calls of `case` on a session with a GPU, if this machine has an adapter. The case gets
+/// a session and returns a call.
+fn check<C: FnMut() -> Outcome>(case: impl FnOnce(&Session) -> anabranch::Result<C>) -> Outcome {
+    if adapter().is_none() {
+        return Ok(());
+    }
+    let adapter = gpu_adapters().remove(0);
+    let mut call = case(&Session::builder().gpu(&adapter).device("/gpu:0").build()?)?;
+    let n = if std::env::var_os("ANABRANCH_SLOW").is_some() { 5_000 } else { 500 };
+    for _ in 0..n / 10 {
+        call()?;
+    }
+    let peak = adapter.peak_bytes();
+    assert!(peak > 0, "no tensor is on the GPU");
+    for i in 0..n {
+        call()?;
+        assert_eq!(adapter.peak_bytes(), peak, "after {i} more calls");
+    }
+    Ok(())
+}
+
+#[test]
+fn kernels_and_variables_leave_no_tensor_behind() -> Outcome {
+    check(|session| {
+        let w = Var::<f32>::new("w", vec![0.5f32; 256]);
+        let f = session.function(move |x: Tensor| {
+            let loss = (x.reshape([16, 16]).matmul(w.get().reshape([16, 16])).tanh() - 0.25).square().sum();
+            w.set(w.get() - gradients(loss, w.get()) * 0.001);
+            (loss, x.softmax(0))
+        })?;
+        let x = Array::new([256], numbers(256));
+        let mut results = f.call(&x)?;
+        Ok(move || {
+            f.call_into(&x, &mut results)?;
+            f.call(&x).map(drop)
+        })
+    })
+}
+
+/// The predicate depends on the data, and so does the number of values saved for the gradient.
+#[graph]
+fn grown(x: Tensor, limit: Tensor) -> (Tensor, Tensor) {
+    let mut y = x;
+    while y.sum() < limit {
+        y = if y.max() > 2.0 { y * 1.125 + 0.25 } else { y * ((y * 0.125).tanh() * 0.5 + 1.0) + 0.5 };
+    }
+    (y, gradients(y.sum(), x))
+}
+
+#[test]
+fn loops_recorded_ahead_leave_no_tensor_behind() -> Outcome {
+    check(|session| {
+        let f = session.function(grown)?;
+        let x = Array::new([100], numbers(100));
+        let text = f.explain(Arguments::of::<(Tensor, Tensor)>((&x, 500.0)).signature())?;
+        assert!(text.contains("recorded ahead of their predicates"), "{text}");
+        Ok(move || f.call((&x, 500.0)).map(drop))
+    })
+}
+
+#[test]
+fn parallel_loops_leave_no_tensor_behind() -> Outcome {
+    #[graph]
+    fn root(a: Tensor) -> Tensor {
+        let (mut x, mut n) = (a, scalar(0));
+        while (x * x - a).abs() > 1e-4 * a && n < 50 {
+            x = (x + a / x) * 0.5;
+            n += 1;
+        }
+        x
+    }
+    check(|session| {
+        let f = session.function(|xs: Tensor| map(xs, root))?;
+        let xs = Array::new([300], numbers(300).into_iter().map(|x| x + 1.0).collect::<Vec<_>>());
+        let text = f.explain(Arguments::of::<(Tensor,)>(&xs).signature())?;
+        assert!(text.contains("with a thread for each iteration"), "{text}");
+        Ok(move || f.call(&xs).map(drop))
+    })
+}
+
+#[test]
+fn calls_that_fail_leave_no_tensor_behind() -> Outcome {
+    check(|session| {
+        let f = session.function(|x: Tensor, i: Tensor<i32>| (x.exp() * 2.0).take(i, 0).sum())?;
+        let x = Array::new([100], numbers(100));
+        Ok(move || {
+            f.call((&x, [1, 100])).map(drop).expect_err("the index is out of bounds");
+            f.call((&x, [1, 99])).map(drop)
+        })
+    })
+}
