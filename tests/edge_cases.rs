@@ -1,12 +1,12 @@
-//! Edge cases: tensors without elements, lists that exceed the memory, and numbers that are too
-//! large.
+//! Edge cases: tensors without elements, lists that exceed the memory, numbers that are too large,
+//! and NaN.
 
-use crate::support::{check, error_of, errors_of};
+use crate::support::{check, check_tensors, error_of, errors_of};
 use anabranch::dsl::function::{CallArgs, GraphFn};
 use anabranch::dsl::ops::ConvOptions;
 use anabranch::dsl::{f16, iota};
 use anabranch::prelude::*;
-use anabranch::{DType, HostTensor, List};
+use anabranch::{DType, HostTensor, List, TensorType};
 
 #[test]
 fn attention_over_no_matrices_has_gradients() -> anabranch::Result<()> {
@@ -171,6 +171,17 @@ fn windows_of_absurd_numbers_are_errors() {
     }
 }
 
+/// A pass writes the product as `-x`, which flips the sign of a NaN. No engine defines that sign.
+#[test]
+fn products_with_minus_one_are_equal_for_nans_of_both_signs() -> anabranch::Result<()> {
+    let f = |x: Tensor| x * -1.0;
+    let graph = Session::new()?.function(f)?.graph(&[TensorType::new(DType::F32, [4])])?;
+    assert!(graph.to_string().contains("neg"), "no pass writes a negation: {graph}");
+    let nan = f32::NAN;
+    check_tensors(f, [nan, -nan, 0.0, 2.0], &[HostTensor::new([4], vec![nan, nan, -0.0, -2.0])]);
+    Ok(())
+}
+
 #[graph]
 fn grows_for_long(y: Tensor<f64>) -> Tensor<f64> {
     let mut z = y;
@@ -205,7 +216,7 @@ fn native_code_that_outgrows_memory_is_an_error_with_its_line() -> anabranch::Re
         let z = grows_for_long(y);
         gradients(z, y)
     })?;
-    let text = f.explain(&[anabranch::TensorType::new(anabranch::DType::F64, [])])?;
+    let text = f.explain(&[TensorType::new(DType::F64, [])])?;
     assert!(text.contains("natively"), "{text}");
     let error = f.call(0.5).unwrap_err();
     assert!(error.message.contains("out of memory"), "{error}");

@@ -2,7 +2,7 @@
 
 use anabranch::DType;
 use anabranch::dsl::HostTensor;
-use anabranch::dsl::equality::same_number;
+use anabranch::dsl::equality::{one_nan_each, same_number};
 use anabranch::dsl::function::{Arguments, CallArgs, GraphFn, trace_fn};
 use anabranch::prelude::*;
 use engines::{Engines, Outcome};
@@ -30,12 +30,13 @@ pub fn check<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>, expected: 
     check_outcomes(run_all(f, &Arguments::of(args)), expected);
 }
 
-/// Calls a function like [`check`], whose outputs must be exactly these tensors.
+/// Calls a function like [`check`], whose outputs must be exactly these tensors, where all NaNs are
+/// equal.
 #[track_caller]
 pub fn check_tensors<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>, expected: &[HostTensor]) {
     for (engine, outputs) in run_all(f, &Arguments::of(args)) {
         let outputs = outputs.unwrap_or_else(|e| panic!("{engine}: {e}"));
-        assert_eq!(outputs, expected, "{engine}");
+        assert_eq!(one_nan_each(&outputs), one_nan_each(expected), "{engine}");
     }
 }
 
