@@ -104,6 +104,14 @@ macro_rules! chains {
             $(if x == $k { t += x * $k; } else)* if x == -5 { t = int(3); }
             t
         }
+        /// Conditions that compare no variable with a number are tested one after the other.
+        $(#[$attribute])*
+        pub fn of_computed_conditions(x: Int) -> Int {
+            let y = x - 7;
+            let mut t = int(7);
+            $(if x * 3 + y == $k { t += x + $k; } else)* { t = y; }
+            t
+        }
     };
 }
 
@@ -117,6 +125,16 @@ macro_rules! sequences {
         pub fn of_returns(x: Int) -> Int {
             $(if x == $k { return x * 2 + $k; })*
             int(-1) + x
+        }
+        $(#[$attribute])*
+        pub fn of_continues(n: Int) -> Int {
+            let (mut i, mut t) = (n - 4, int(0));
+            while i < n {
+                i += 1;
+                $(if i == $k { t += 2 * $k; continue; })*
+                t += 1000;
+            }
+            t
         }
     };
 }
@@ -369,11 +387,14 @@ fn a_thousand_arms_run_on_a_small_stack() {
 #[test]
 fn a_chain_of_a_thousand_runs_on_a_small_stack() {
     on_small_stack(|| agree!(long::of_else_if as plain over [-5, 0, 1, 500, 999, 1000]));
+    // The arms of 1, 497 and 997 run for 2, 126 and 251, the last arm for all others.
+    on_small_stack(|| agree!(long::of_computed_conditions as plain over [-5, 1, 2, 126, 251, 252, 1000]));
 }
 
 #[test]
-fn three_hundred_returns_run_on_a_small_stack() {
+fn three_hundred_early_exits_run_on_a_small_stack() {
     on_small_stack(|| agree!(sequence::of_returns as plain over [-1, 0, 150, 299, 300]));
+    on_small_stack(|| agree!(sequence::of_continues as plain over [-1, 0, 2, 150, 299, 301, 304]));
 }
 
 fn cast(k: i32) -> f32 {

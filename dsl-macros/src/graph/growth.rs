@@ -112,6 +112,24 @@ fn with_the_number_of_jumps_of_a_loop_a_little_more_than_linearly() {
     }
 }
 
+/// Checks that twice as many early exits of a function or a loop, as in a sequence of guards, need
+/// at most 2.3 times as many tokens.
+#[test]
+fn with_the_number_of_early_exits() {
+    for (before, exit, after) in [
+        ("", "if x == # { return x * 2; }", ""),
+        ("while x < n { x += 1;", "if x == # { y += #; continue; }", "y += 1; }"),
+    ] {
+        let size = |n: usize| {
+            let exits: String = (0..n).map(|k| exit.replace('#', &k.to_string())).collect();
+            sizes(&format!("{before} {exits} {after}")).1
+        };
+        let doubled = [75, 150, 300].map(size);
+        let is_linear = doubled.windows(2).all(|pair| 10 * pair[1] <= 23 * pair[0]);
+        assert!(is_linear, "`{exit}`: {doubled:?} tokens for 75, 150 and 300 exits");
+    }
+}
+
 #[test]
 fn with_the_depth_of_returns_a_little_more_than_linearly() {
     for level in [
