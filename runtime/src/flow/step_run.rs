@@ -121,14 +121,14 @@ pub(crate) enum Progressed {
     Ended(Result<StepResults, StepFailure>),
     /// The step waits for an arrival, and for nothing else.
     Waiting(StepRun),
-    /// The step has more to do, or waits for its devices. [`StepRun::run`] goes on with it.
+    /// The step has more to do, or waits for its devices. [`StepRun::work`] goes on with it.
     Working(StepRun),
 }
 
 /// A running step.
 ///
-/// A step runs on the threads that call [`run`](Self::run) or [`advance`](Self::advance), one at a
-/// time.
+/// A step runs on the threads that call [`run`](Self::run), [`advance`](Self::advance) or
+/// [`work`](Self::work), one at a time.
 pub(crate) struct StepRun {
     driver: Arc<Driver>,
     inputs: StepInputs,
