@@ -387,7 +387,7 @@ fn a_tensor_that_nothing_else_uses_is_updated_in_place() -> Outcome {
     let expected = Session::new()?.function(written)?.call((&x, 63))?;
     assert_eq!(f.call((&x, 63))?, expected);
     // The argument and the tensor, and rows.
-    let whole = 4 * 64 << 12;
+    let whole = (4 * 64) << 12;
     assert!(adapter.peak_bytes() < 2 * whole + whole / 2, "{} bytes", adapter.peak_bytes());
     Ok(())
 }

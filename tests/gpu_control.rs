@@ -258,6 +258,7 @@ fn explanations_show_shaders_loops_and_memory() -> Outcome {
         ": its iterations are recorded ahead of their predicates",
         ": one shader runs it",
         ": it counts, so its iterations are recorded ahead",
+        "shader add (left out if the first value is known)",
         "if at tests/gpu_control.rs",
         "bytes at a time, without stacks, lists and iterations recorded ahead",
         "1x1x1 workgroups: %",

@@ -3,7 +3,7 @@
 use super::text::words;
 use super::{Report, check_wrong};
 
-/// Each package that is published has a README, and the licence texts of the root.
+/// Each package that is published has a README, and the license texts of the root.
 pub(crate) fn incomplete_packages(folders: &[&str], read: impl Fn(&str) -> Option<String>) -> Report {
     let mut report = Report::default();
     for folder in folders {

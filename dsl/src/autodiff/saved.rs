@@ -336,7 +336,7 @@ fn is_cheap(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
             fuel > 0
                 && def.effects <= Effects::Fallible
                 && graph.cost_of(node).is_some_and(|(cost, n)| {
-                    // That of a user's operation has no bound.
+                    // The effort of a user's operation has no bound.
                     let is_estimated =
                         matches!(def.class, OpClass::Scalar(ScalarForm::Estimated(_)) | OpClass::Opaque(_));
                     let effort = if is_estimated { cost.effort() } else { cost.operations };

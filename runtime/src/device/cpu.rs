@@ -309,7 +309,10 @@ impl CpuKernel {
             let new = (begin.elapsed().as_nanos() as u64).max(1);
             let old = self.nanos.load(Ordering::Relaxed);
             // A run that was interrupted says little.
-            self.nanos.store(if runs < 2 { new } else { (3 * old + new.min(2 * old)) / 4 }, Ordering::Relaxed);
+            self.nanos.store(
+                if runs < 2 { new } else { (3 * old + new.min(2 * old.max(SHORT_NANOS))) / 4 },
+                Ordering::Relaxed,
+            );
         }
         Ok(values)
     }

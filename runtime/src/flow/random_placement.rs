@@ -216,7 +216,7 @@ impl RandomlyPlacedProgram {
         Ok(RandomlyPlacedProgram { processes: RunningProcesses::Simulated(drivers), homes })
     }
 
-    /// Returns for each node of a graph that GPUs do not run why they do not.
+    /// Returns the nodes of a graph that no GPU runs, each with the reason.
     ///
     /// # Panics
     /// Panics if this machine has no adapter.

@@ -279,6 +279,8 @@ impl StepRun {
                     Round::Ended => return Ok(true),
                     Round::Active => continue,
                     Round::Idle if may_park && self.waits_for_others() => {
+                        // Nobody looks at the flag of a step that is parked.
+                        self.check_stop()?;
                         self.step.set_busy(false);
                         return Ok(false);
                     }
@@ -757,9 +759,17 @@ impl StepRun {
                     self.decided(part, predicate.clone(), of)?;
                 }
             }
-            PendingOp::Send { from, to, edge, tag } | PendingOp::SendFromHost { from, to, edge, tag } => {
+            PendingOp::Send { from, to, edge, tag } => {
                 let message = DeviceMessage::Value { edge, tag, value: value() };
                 self.deliver(from, to, message)?;
+            }
+            PendingOp::SendFromHost { from, to, edge, tag } => {
+                let mut value = value();
+                if self.driver.process_of(from) != self.driver.processes.own {
+                    // It may have other memory now.
+                    self.step.hold_arrival(&mut value).map_err(|error| self.driver.error_on(to, error))?;
+                }
+                self.deliver(from, to, DeviceMessage::Value { edge, tag, value })?;
             }
             PendingOp::SendAway { from, to, edge, tag } => {
                 self.send_away(from, to, DeviceMessage::Value { edge, tag, value: value().into_host() })?;

@@ -34,7 +34,7 @@ pub(super) struct GpuCounters {
     pub(super) swapped_bytes: AtomicU64,
     /// The devices, which tests destroy.
     #[cfg(feature = "testing")]
-    pub(super) devices: std::sync::Mutex<Vec<wgpu::Device>>,
+    pub(super) devices: std::sync::Mutex<Vec<std::sync::Weak<super::queue::Shared>>>,
 }
 
 impl GpuAdapter {
@@ -136,7 +136,7 @@ impl GpuAdapter {
     #[doc(hidden)]
     pub fn lose_devices(&self) {
         let mut devices = self.counters.devices.lock().expect("no thread panics with the devices");
-        devices.drain(..).for_each(|device| device.destroy());
+        devices.drain(..).filter_map(|shared| shared.upgrade()).for_each(|shared| shared.device.destroy());
     }
 
     pub(super) fn counters(&self) -> &Arc<GpuCounters> {

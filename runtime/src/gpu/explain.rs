@@ -19,7 +19,7 @@ impl GpuProgram {
     }
 }
 
-/// Adds the operations of a region, except for one if that is left out.
+/// Adds the operations of a region, of which one may be left out.
 fn explain_region(graph: &Graph, region: &RegionProgram, left_out: Option<usize>, depth: usize, text: &mut String) {
     let indent = "  ".repeat(depth);
     let types = |values: &[Value]| {
@@ -27,9 +27,6 @@ fn explain_region(graph: &Graph, region: &RegionProgram, left_out: Option<usize>
         types.join(", ")
     };
     for (i, (op, &origin)) in region.ops.iter().zip(&region.origins).enumerate() {
-        if left_out == Some(i) {
-            continue;
-        }
         let (name, loc) = (graph.node(origin).name_in_errors(), graph.node(origin).loc);
         let _ = match op {
             GpuOp::Dispatch(dispatch) => {
@@ -38,7 +35,9 @@ fn explain_region(graph: &Graph, region: &RegionProgram, left_out: Option<usize>
                     1 => String::new(),
                     n => format!(" with {} more operations", n - 1),
                 };
-                writeln!(text, "{indent}shader {name}{fused}, {x}x{y}x{z} workgroups: {}", types(&dispatch.outputs))
+                let when = if left_out == Some(i) { " (left out if the first value is known)" } else { "" };
+                let outputs = types(&dispatch.outputs);
+                writeln!(text, "{indent}shader {name}{fused}{when}, {x}x{y}x{z} workgroups: {outputs}")
             }
             GpuOp::Transfer(transfer) => match transfer {
                 // They need no command.

@@ -102,8 +102,6 @@ impl GpuQueue {
         };
         let opened = pollster::block_on(adapter.wgpu().request_device(&description));
         let (device, queue) = opened.map_err(|error| refused(&error))?;
-        #[cfg(feature = "testing")]
-        adapter.counters().devices.lock().expect("no thread panics with the devices").push(device.clone());
         let failure: Arc<Mutex<Option<Diagnostic>>> = Arc::default();
         let report = failure.clone();
         device.on_uncaptured_error(Arc::new(move |error| fail(&report, of_driver(&error))));
@@ -133,6 +131,8 @@ impl GpuQueue {
             failure,
             device,
         });
+        #[cfg(feature = "testing")]
+        adapter.counters().devices.lock().expect("no thread panics with the devices").push(Arc::downgrade(&shared));
         let (jobs, received) = mpsc::channel();
         let of_thread = shared.clone();
         let thread = std::thread::Builder::new().name(name.to_string());
@@ -572,8 +572,8 @@ impl CommandRecorder {
             }
             self.drop_free_buffers();
             self.staging.clear();
-            self.uploads.borrow_mut().clear();
             self.wait();
+            self.uploads.borrow_mut().clear();
             self.check()?;
         }
         unreachable!("the last attempt returns")

@@ -720,7 +720,7 @@ impl<'a> ProgramRun<'a> {
         let predicate = self.region(&looped.cond, [&state[..], captures].concat()).await?;
         let holds = self.predicate(&predicate[0]).await?;
         if holds {
-            // The region alone has the state, so that it can write to its lists.
+            // The region alone has the state, so that it can write in place.
             let mut arguments = std::mem::take(state);
             arguments.extend_from_slice(captures);
             *state = self.region(&looped.body, arguments).await?;

@@ -56,6 +56,8 @@ impl UploadBuffers {
 
     /// Called when everything that is recorded was submitted.
     pub(super) fn submitted(&mut self) {
+        let room = MAX_KEPT.saturating_sub(self.submitted.len() + self.mapped.len());
+        self.recorded.truncate(room);
         for buffer in self.recorded.drain(..) {
             let (mapped, is_mapped) = mpsc::channel();
             buffer.map_async(wgpu::MapMode::Write, .., move |outcome| {
@@ -63,13 +65,11 @@ impl UploadBuffers {
             });
             self.submitted.push_back((buffer, is_mapped));
         }
-        while self.submitted.len() + self.mapped.len() > MAX_KEPT && !self.mapped.is_empty() {
-            self.mapped.remove(0);
-        }
     }
 
-    /// Drops the buffers that are not in use.
+    /// Drops the buffers whose copies were submitted.
     pub(super) fn clear(&mut self) {
         self.mapped.clear();
+        self.submitted.clear();
     }
 }

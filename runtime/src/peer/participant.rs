@@ -249,7 +249,8 @@ impl Participation {
             let Participation { run, program, key, routes } = self;
             let run = match run.work() {
                 Progressed::Ended(results) => return Some(end(server, &program, key, &routes, results)),
-                Progressed::Waiting(run) | Progressed::Working(run) => run,
+                Progressed::Waiting(run) => run,
+                Progressed::Working(_) => panic!("a step works until it ends or waits"),
             };
             running.park(Participation { run, program, key, routes });
             // Nobody goes on with the step for something that arrived before it was parked.

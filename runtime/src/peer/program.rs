@@ -118,7 +118,7 @@ impl ProgramSpec {
             }
         });
         if !windows.iter().all(|n| (1..=MAX_WINDOW).contains(n)) {
-            return Err(invalid(&format!("has a loop without, or with more than {MAX_WINDOW} parallel iterations")));
+            return Err(invalid(&format!("allows 0 or more than {MAX_WINDOW} parallel iterations")));
         }
         let ids = |numbers: Vec<u32>| numbers.into_iter().map(|i| DeviceId::from_index(i as usize)).collect();
         let placement = Placement::computed_elsewhere(&graph, devices.len(), ids(form.nodes), ids(form.vars))?;

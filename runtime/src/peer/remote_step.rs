@@ -25,7 +25,7 @@ use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result, Type};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A variable at a peer.
 #[derive(Clone, Debug)]
@@ -400,8 +400,11 @@ impl Others for BegunStep {
         }
         let net = self.cluster.node.net();
         net.drive(|context| step.poll_event(context), at_most).unwrap_or_else(|| {
+            let begun = Instant::now();
             let event = step.wait(at_most);
-            net.waited();
+            if begun.elapsed() < at_most {
+                net.waited();
+            }
             event
         })
     }

@@ -195,6 +195,7 @@ impl Schedule {
                 "{} iterations in a window of {window}",
                 executor.largest_ring()
             );
+            assert!(executor.largest_ring() == 0 || executor.state_bytes() > 0, "the states are not counted");
             let bound = most_held(part);
             assert!(executor.n_held() <= bound, "{} things are held, of at most {bound}", executor.n_held());
             assert!(!executor.is_finished() || executor.n_held() == 0, "{} things are held", executor.n_held());

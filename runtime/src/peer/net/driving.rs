@@ -125,9 +125,13 @@ impl SharedRuntime {
         Some(outcome.unwrap_or(None))
     }
 
-    /// Notes that a thread has waited in another way. If it soon waits again, it drives.
+    /// Notes that a thread has waited in another way, until something happened. If it soon waits
+    /// again, it drives.
     pub(super) fn waited(&self) {
-        lock(&self.lending).last_wait = Some(Instant::now());
+        let mut lending = lock(&self.lending);
+        if !lending.is_lent {
+            lending.last_wait = Some(Instant::now());
+        }
     }
 
     /// Returns whether this thread may drive.
