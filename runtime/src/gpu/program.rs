@@ -280,7 +280,7 @@ impl GpuProgram {
         let mut wrong: Vec<Assumption> = self.assumptions.iter().filter(|a| !a.begin_run()).cloned().collect();
         let n_known = wrong.len();
         loop {
-            // What something else has, too, is not written in place.
+            // Lists and tensors that something else has, too, are not written in place.
             let may_repeat = wrong.len() < self.assumptions.len();
             let again = if may_repeat { inputs.clone() } else { Vec::new() };
             let attempt = ProgramRun::new(&self.graph, recorder, cx, &self.counts, &wrong);

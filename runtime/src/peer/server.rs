@@ -52,7 +52,7 @@ impl LoadedProgram {
     }
 }
 
-/// What runs a step on a worker, to its end or until it is parked.
+/// A function that runs a step on a worker, to its end or until it is parked.
 type RestOfStep = Box<dyn FnOnce() -> Option<Result<StepEnd, StepFault>> + Send>;
 
 /// A value of a variable. It waits in host memory until a step shows its device.
