@@ -254,6 +254,36 @@ fn a_step_that_takes_longer_than_a_peer_allows_is_stopped() -> Result<(), Diagno
     Ok(())
 }
 
+/// Takes half a minute for a number above zero, and no time for others.
+#[graph]
+fn long_for_some(mut x: Tensor) -> Tensor {
+    if x > 0.0 {
+        let mut i = tensor(0i64);
+        while i < 20_000_000_000 {
+            x = x * 0.999 + 1.0;
+            i += 1;
+        }
+    }
+    x
+}
+
+#[test]
+fn a_kernel_that_was_short_before_does_not_occupy_the_thread_of_the_net() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let peer = serve(PeerOptions::new(NodeKey::generate()?).step_time(Duration::from_millis(500)), &key)?;
+    let session = session_with(key, [&peer]).failure_timeout(Duration::from_secs(2)).build()?;
+    let f = session.function(|x: Tensor| on("/peer:0/cpu:0", || long_for_some(x)))?;
+    // The peer learns how long they take.
+    for _ in 0..20 {
+        assert_eq!(f.call(-1.0)?, -1.0);
+    }
+    // If this occupied the thread of the net, the peer would be unavailable.
+    let error = f.call(1.0).expect_err("it takes half a minute");
+    assert_eq!(error.kind, ErrorKind::ResourceExhausted, "{error}");
+    assert_eq!(f.call(-1.0)?, -1.0);
+    Ok(())
+}
+
 #[test]
 fn a_step_that_uses_more_memory_than_a_peer_allows_fails() -> Result<(), Diagnostic> {
     let key = NodeKey::generate()?;

@@ -1,6 +1,8 @@
 //! CPU devices: thread pools that compute in host memory.
 
 use super::DeviceId;
+#[cfg(feature = "peers")]
+use super::cost::Costs;
 use super::executable::Executable;
 use super::whole::WholeGraph;
 use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket, name_of, no_threads};
@@ -11,6 +13,8 @@ use crate::threads::ThreadLimit;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{self, RunContext, StopFlag};
 use anabranch_dsl::ir::{Op, Value};
+#[cfg(feature = "peers")]
+use anabranch_dsl::ops::OpClass;
 use anabranch_dsl::{Graph, HostTensor, Loc, Result, TensorType, Type, passes};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -193,10 +197,9 @@ impl LoadedKernel for Loaded {
         }
     }
 
-    /// Plans for the types of the inputs are made by the calling thread.
     #[cfg(feature = "peers")]
-    fn is_enqueued_quickly(&self) -> bool {
-        matches!(self.kernel.how, How::Known(_))
+    fn is_brief(&self) -> bool {
+        self.kernel.is_brief
     }
 }
 
@@ -231,6 +234,9 @@ pub(crate) struct CpuKernel {
     may_not_end: bool,
     /// Whether it uses a queue. Then it runs on the thread of its step, since it may wait for long.
     may_wait: bool,
+    /// Whether each run ends within microseconds, by the operations of all branches.
+    #[cfg(feature = "peers")]
+    is_brief: bool,
 }
 
 /// Maximum time of a kernel that runs synchronously, about the cost of passing it to another
@@ -239,6 +245,40 @@ const SHORT_NANOS: u64 = 20_000;
 
 /// Maximum number of elements of a short kernel.
 const FEW_ELEMENTS: usize = 4096;
+
+/// Maximum work of a brief kernel: operations on numbers and bytes read or written, some tens of
+/// microseconds.
+#[cfg(feature = "peers")]
+const BRIEF_WORK: f64 = 500_000.0;
+
+/// The work of passing from one operation to the next.
+#[cfg(feature = "peers")]
+const WORK_PER_NODE: f64 = 200.0;
+
+/// Returns whether a run ends within microseconds, whichever branches it takes, if its values are
+/// small.
+///
+/// Unlike the time of earlier runs, this holds for all inputs. Loops do not count as brief, and
+/// neither do operations whose time depends on other things than types: those on strings and
+/// lists, those of users, and those that may wait.
+#[cfg(feature = "peers")]
+fn is_brief(graph: &Graph) -> bool {
+    let costs = Costs::new(graph);
+    let (mut work, mut is_bounded) = (0.0, true);
+    graph.visit_nodes(graph.root(), &mut |node| {
+        let data = graph.node(node);
+        let cost = costs.work[node.index()];
+        work += WORK_PER_NODE + cost.flops + cost.bytes;
+        let mut values = data.operands.iter().chain(&data.results);
+        is_bounded &= values.all(|&v| graph.ty(v).element().dtype.is_plain());
+        is_bounded &= match &data.op {
+            Op::Prim(op, _) => !matches!(op.class, OpClass::Opaque(_)),
+            Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Cond | Op::Stack(_) => true,
+            Op::While { .. } | Op::Call(_) | Op::List(_) | Op::Print { .. } | Op::Queue(..) | Op::File(_) => false,
+        };
+    });
+    is_bounded && work <= BRIEF_WORK
+}
 
 impl CpuKernel {
     pub(crate) fn new(graph: Graph, options: CompileOptions, may_go_on: StopCheck<'_>) -> Result<CpuKernel> {
@@ -260,7 +300,11 @@ impl CpuKernel {
                     graph.ty(v).element().shape.known().is_none_or(|s| s.iter().product::<usize>() > FEW_ELEMENTS);
             }
         });
+        #[cfg(feature = "peers")]
+        let is_brief = matches!(how, How::Known(_)) && !options.interpreted && !may_be_long && is_brief(&graph);
         Ok(CpuKernel {
+            #[cfg(feature = "peers")]
+            is_brief,
             graph,
             options,
             how,

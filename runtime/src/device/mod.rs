@@ -176,9 +176,10 @@ pub(crate) trait LoadedKernel: Debug + Send + Sync {
         0
     }
 
-    /// Returns whether [`enqueue`](Self::enqueue) always returns within microseconds.
+    /// Returns whether a run ends within microseconds for all inputs, and waits for nothing. Such a
+    /// kernel may run on a thread for which others wait.
     #[cfg(feature = "peers")]
-    fn is_enqueued_quickly(&self) -> bool {
+    fn is_brief(&self) -> bool {
         false
     }
 }

@@ -108,17 +108,17 @@ impl Driver {
         self.partition.first_uses()
     }
 
+    /// Returns the devices of the subgraphs of this process.
+    #[cfg(feature = "peers")]
+    pub(crate) fn devices(&self) -> impl Iterator<Item = &Arc<dyn Device>> {
+        let parts = self.partition.parts.iter().zip(&self.devices);
+        parts.filter(|(part, _)| self.processes.is_here(part.device)).map(|(_, device)| device)
+    }
+
     /// Returns the number of inputs of the graph.
     #[cfg(feature = "peers")]
     pub(crate) fn n_inputs(&self) -> usize {
         self.graph.inputs().len()
-    }
-
-    /// Returns whether a step in this process never occupies its thread for more than microseconds
-    /// at a time.
-    #[cfg(feature = "peers")]
-    pub(crate) fn is_quick(&self) -> bool {
-        self.kernels.iter().flatten().all(|kernel| kernel.is_enqueued_quickly())
     }
 
     /// Sets the names of the devices that messages mention. A participant calls its devices by the

@@ -112,6 +112,19 @@ enum Round {
     Active,
     /// The step waits for its devices or for other processes.
     Idle,
+    /// The next kernel must run on another thread.
+    #[cfg(feature = "peers")]
+    Postponed,
+}
+
+/// The thread that runs a round.
+#[derive(Clone, Copy, PartialEq)]
+enum OnThread {
+    /// The thread is there for the step.
+    Own,
+    /// Others wait for the thread, so only brief kernels run on it.
+    #[cfg(feature = "peers")]
+    Shared,
 }
 
 /// What has become of a step that ran without waiting.
@@ -155,6 +168,9 @@ pub(crate) struct StepRun {
     failure: Option<Failure>,
     /// The recorded spans, if a timeline was requested.
     spans: Option<Vec<Span>>,
+    /// A kernel that is not brief and waits for another thread.
+    #[cfg(feature = "peers")]
+    postponed: Option<(SubgraphId, Action<DeviceBuffer>)>,
 }
 
 /// The pending operations by ticket.
@@ -216,6 +232,8 @@ impl StepRun {
             last: None,
             failure: None,
             spans,
+            #[cfg(feature = "peers")]
+            postponed: None,
         }
     }
 
@@ -243,7 +261,8 @@ impl StepRun {
         }
     }
 
-    /// Runs the step without waiting, for about the given time at most.
+    /// Runs the step on a thread for which others wait: without waiting, for about the given time at
+    /// most, and up to the first kernel that is not brief.
     #[cfg(feature = "peers")]
     pub(crate) fn advance(mut self, at_most: Duration) -> Progressed {
         let start = Instant::now();
@@ -251,7 +270,7 @@ impl StepRun {
             if !self.has_room() {
                 return Progressed::Working(self);
             }
-            match self.check_stop().and_then(|()| self.round()) {
+            match self.check_stop().and_then(|()| self.round(OnThread::Shared)) {
                 Err(error) => return Progressed::Ended(self.finish(Err(error), None)),
                 Ok(Round::Ended) => return Progressed::Ended(self.finish(Ok(()), None)),
                 Ok(Round::Active) if start.elapsed() < at_most => {}
@@ -275,7 +294,7 @@ impl StepRun {
     fn drive(&mut self, may_park: bool) -> Result<bool> {
         loop {
             if self.has_room() {
-                match self.round()? {
+                match self.round(OnThread::Own)? {
                     Round::Ended => return Ok(true),
                     Round::Active => continue,
                     Round::Idle if may_park && self.waits_for_others() => {
@@ -285,6 +304,8 @@ impl StepRun {
                         return Ok(false);
                     }
                     Round::Idle => {}
+                    #[cfg(feature = "peers")]
+                    Round::Postponed => panic!("all kernels may run on this thread"),
                 }
             }
             // The step waits for the running kernel, so a stop is reported there.
@@ -312,9 +333,14 @@ impl StepRun {
     }
 
     /// Does what can be done without waiting, a bounded part of it.
-    fn round(&mut self) -> Result<Round> {
+    fn round(&mut self, thread: OnThread) -> Result<Round> {
         self.hold_states()?;
         let mut idle = true;
+        #[cfg(feature = "peers")]
+        if let Some((part, action)) = self.postponed.take() {
+            idle = false;
+            self.act(part, action)?;
+        }
         for part in 0..self.executors.len() {
             for _ in 0..TURN {
                 let Some(executor) = &mut self.executors[part] else { break };
@@ -326,6 +352,14 @@ impl StepRun {
                     && !self.is_before_failure(SubgraphId(part as u32), task, kernel)
                 {
                     continue;
+                }
+                #[cfg(feature = "peers")]
+                if thread == OnThread::Shared
+                    && let Action::Run { kernel, .. } = action
+                    && !self.driver.kernels[part][kernel.index()].is_brief()
+                {
+                    self.postponed = Some((SubgraphId(part as u32), action));
+                    return Ok(Round::Postponed);
                 }
                 self.act(SubgraphId(part as u32), action)?;
             }

@@ -12,17 +12,19 @@
 //! - K3. A peer that was lost is connected again when something needs it, once for each call.
 
 use super::net::{Link, LinkReport, NetOptions, NodeKey, Profile};
-use super::node::{Node, key_of, lock};
+use super::node::{Node, key_of, lock, number_of};
 use super::origins::Origins;
 use super::participant;
-use super::proto::Time;
-use super::proto::caller::{Caller, CallerArrival, CallerInput, CallerOptions, CallerOutput, KnownPeer, NewValue};
+use super::proto::caller::{
+    Caller, CallerArrival, CallerInput, CallerOptions, CallerOutput, KnownPeer, LinkLoss, NewValue,
+};
 use super::proto::frame::{
     Hello, PeerKey, PrintStream, ProcessNumber, RequestNumber, SessionId, StepFault, StepNumber,
 };
 use super::proto::frame::{ValueId, WireError, WireErrorKind};
 use super::proto::host::HostLimits;
 use super::proto::payload::{MAX_WAITING, hold_outgoing};
+use super::proto::{LinkNumber, Time};
 use super::remote_device::{RemoteHandle, RemoteValue, RemoteValues};
 use super::{PeerAddress, random_number};
 use crate::byte_gauge::{ByteGauge, HeldBytes};
@@ -31,9 +33,9 @@ use crate::flow::remote::{Arrival, Mailbox, ProcessId};
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result, Type};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -92,11 +94,23 @@ pub(super) struct ClusterState {
     opened: Option<Vec<(ProcessNumber, WireError)>>,
     /// Whether a thread connects to peers.
     is_connecting: bool,
+    /// The number of attempts to connect to peers that have begun, and the last one that failed.
+    attempts: u64,
+    last_failure: Option<FailedAttempt>,
     /// The attempts to connect to peers, with their outcomes.
-    dials: BTreeMap<ProcessNumber, Option<Result<()>>>,
+    dials: BTreeMap<ProcessNumber, Option<Result<LinkNumber>>>,
+    /// The links that were lost before the session knew their processes, and why.
+    early_losses: VecDeque<(LinkNumber, LinkLoss)>,
     hellos: BTreeMap<PeerKey, Hello>,
     /// The user threads that wait for a change.
     n_waiting: usize,
+}
+
+/// An attempt to connect to peers that failed.
+struct FailedAttempt {
+    number: u64,
+    process: ProcessNumber,
+    error: Diagnostic,
 }
 
 /// The right of one thread to connect to peers, until it is dropped.
@@ -116,6 +130,9 @@ enum WaitEnd {
     Stopped(ErrorKind),
 }
 
+/// Maximum number of links of which is kept why they were lost early.
+const MAX_EARLY_LOSSES: usize = 64;
+
 /// How often a thread that waits looks whether its call was ended.
 const STOP_CHECK: Duration = Duration::from_millis(5);
 
@@ -123,6 +140,8 @@ const STOP_CHECK: Duration = Duration::from_millis(5);
 pub(super) struct AwaitedStep {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) origins: Arc<Origins>,
+    /// The bytes of bodies that have arrived for the step.
+    pub(super) received: Arc<AtomicU64>,
     pub(super) done: Option<Result<Vec<NewValue>, StepFault>>,
 }
 
@@ -214,7 +233,10 @@ impl PeerCluster {
             answers: BTreeMap::new(),
             opened: None,
             is_connecting: false,
+            attempts: 0,
+            last_failure: None,
             dials: BTreeMap::new(),
+            early_losses: VecDeque::new(),
             hellos: BTreeMap::new(),
             n_waiting: 0,
         };
@@ -306,18 +328,22 @@ impl PeerCluster {
 
     /// Passes an event to the protocol.
     pub(super) fn on_input(&self, input: CallerInput) {
-        let received = if matches!(input, CallerInput::Tick) { self.node.received_bytes() } else { 0 };
         self.with(|state, now, outputs| {
             match &input {
                 CallerInput::Linked { node, hello, .. } => {
                     state.hellos.insert(*node, hello.clone());
                     self.changed(state);
                 }
+                CallerInput::LinkLost { link, loss } if !state.caller.knows(*link) => {
+                    state.early_losses.truncate(MAX_EARLY_LOSSES - 1);
+                    state.early_losses.push_front((*link, loss.clone()));
+                    self.changed(state);
+                }
                 CallerInput::Tick => {
                     let ClusterState { caller, steps, .. } = state;
                     for (&number, step) in steps.iter() {
                         let (done, is_busy, _) = step.mailbox.step().progress();
-                        caller.progressed(now, number, done + received, is_busy);
+                        caller.progressed(now, number, done + step.received.load(Ordering::Relaxed), is_busy);
                     }
                 }
                 _ => {}
@@ -421,6 +447,11 @@ impl PeerCluster {
         hold_outgoing(&self.outgoing, value).map_err(from_wire)
     }
 
+    /// Returns the counter of the bytes that arrive for a step.
+    pub(super) fn received_by(&self, step: StepNumber) -> Option<Arc<AtomicU64>> {
+        self.state().steps.get(&step).map(|step| step.received.clone())
+    }
+
     /// Returns a number for a program.
     pub(super) fn next_program(&self) -> u32 {
         self.n_programs.fetch_add(1, Ordering::Relaxed)
@@ -433,31 +464,64 @@ impl PeerCluster {
 
     /// Connects to peers that were lost, or have lost each other, and opens the session at them.
     /// Ends early if the call is stopped on whose behalf it connects.
+    ///
+    /// One thread connects at a time. Those that wait meanwhile share the failure of an attempt
+    /// that began after they did.
     pub(super) fn connect_to(&self, wanted: &[ProcessNumber], stop: Option<&StopFlag>) -> Result<()> {
-        let _turn = self.wait_for(
+        let attempts = {
+            let state = self.state();
+            if state.caller.is_ready(wanted) {
+                return Ok(());
+            }
+            state.attempts
+        };
+        let turn = self.wait_for(
             stop,
             || "another call was connecting to the peers".to_owned(),
-            |state| (!std::mem::replace(&mut state.is_connecting, true)).then(|| ConnectingTurn(self)),
+            |state| {
+                let failed = state.last_failure.as_ref();
+                let failed = failed.filter(|failed| failed.number > attempts && wanted.contains(&failed.process));
+                if let Some(failed) = failed {
+                    return Some(Err(failed.error.clone()));
+                }
+                let is_free = !std::mem::replace(&mut state.is_connecting, true);
+                is_free.then(|| {
+                    state.attempts += 1;
+                    Ok((state.attempts, ConnectingTurn(self)))
+                })
+            },
         )?;
+        let (number, _turn) = turn?;
         if self.state().caller.is_ready(wanted) {
             return Ok(());
         }
+        self.connect_now(wanted, stop).map_err(|(process, error)| {
+            if !error.kind.is_stop() {
+                self.state().last_failure = Some(FailedAttempt { number, process, error: error.clone() });
+            }
+            error
+        })
+    }
+
+    /// Connects to peers, and opens the session at them.
+    fn connect_now(
+        &self,
+        wanted: &[ProcessNumber],
+        stop: Option<&StopFlag>,
+    ) -> Result<(), (ProcessNumber, Diagnostic)> {
         for &process in wanted {
             self.dial(process);
         }
         for &process in wanted {
-            self.await_dial(process, stop)?;
+            self.await_dial(process, stop).map_err(|error| (process, error))?;
         }
         self.with(|state, now, outputs| {
             state.opened = None;
             state.caller.open(now, outputs);
         });
         let names = || wanted.iter().map(|&process| self.name(process)).collect::<Vec<_>>().join(" and ");
-        let failed = self.wait_for(
-            stop,
-            || format!("the session was being opened at {}", names()),
-            |state| state.opened.take(),
-        )?;
+        let what = || format!("the session was being opened at {}", names());
+        let failed = self.wait_for(stop, what, |state| state.opened.take()).map_err(|error| (wanted[0], error))?;
         let relevant = failed.into_iter().find(|(process, _)| wanted.contains(process));
         // A peer may also have been lost before it was asked.
         let lost = || {
@@ -465,7 +529,7 @@ impl PeerCluster {
             wanted.iter().find_map(|&process| Some((process, state.caller.why_unavailable(process)?)))
         };
         match relevant.or_else(lost) {
-            Some((process, error)) => Err(self.error_of(process, from_wire(error))),
+            Some((process, error)) => Err((process, self.error_of(process, from_wire(error)))),
             None => Ok(()),
         }
     }
@@ -481,7 +545,7 @@ impl PeerCluster {
         let node = Arc::downgrade(&self.node);
         let done = move |link: Result<Link>| {
             let Some(cluster) = node.upgrade().and_then(|node| node.cluster()) else { return };
-            cluster.state().dials.insert(process, Some(link.map(|_| ())));
+            cluster.state().dials.insert(process, Some(link.map(|link| number_of(&link))));
             cluster.changed.notify_all();
         };
         let peer = self.peer(process);
@@ -493,25 +557,36 @@ impl PeerCluster {
         let is_linked = |state: &ClusterState| state.caller.is_linked(process);
         let what = || format!("{} was being connected", self.name(process));
         let dialed = self.wait_for(stop, what, |state| match state.dials.get(&process) {
-            _ if is_linked(state) => Some(Ok(())),
-            Some(Some(outcome)) => Some(outcome.clone()),
+            _ if is_linked(state) => Some(Ok(None)),
+            Some(Some(outcome)) => Some(outcome.clone().map(Some)),
             Some(None) => None,
-            None => Some(Ok(())),
+            None => Some(Ok(None)),
         })?;
-        dialed.map_err(|error| match error.kind {
+        let dialed = dialed.map_err(|error| match error.kind {
             // It is the network that takes too long, not the call.
             ErrorKind::DeadlineExceeded => self.error_of(process, error.of_kind(ErrorKind::Unavailable)),
             _ => self.error_of(process, error),
         })?;
         // The peer has introduced itself when the session knows the link.
-        let greeted = self.wait(Some(self.failure_timeout), stop, |state| is_linked(state).then_some(()));
-        greeted.map_err(|end| match end {
+        let greeted = self.wait(Some(self.failure_timeout), stop, |state| {
+            let lost = state.early_losses.iter().find(|(link, _)| Some(*link) == dialed);
+            match lost {
+                _ if is_linked(state) => Some(Ok(())),
+                Some((_, loss)) => Some(Err(loss.clone())),
+                None => None,
+            }
+        });
+        let introduced = greeted.map_err(|end| match end {
             WaitEnd::Stopped(kind) => stopped_while(kind, &what()),
             WaitEnd::TimedOut => {
                 let message =
                     format!("{} is stuck: it is connected, but does not introduce itself", self.name(process));
                 Diagnostic::new(message).of_kind(ErrorKind::Unavailable)
             }
+        })?;
+        introduced.map_err(|loss| {
+            let error = self.state().caller.lost_early(process, loss);
+            self.error_of(process, from_wire(error))
         })
     }
 

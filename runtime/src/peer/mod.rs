@@ -67,6 +67,11 @@ use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 /// Maximum bytes of one payload, a tensor or a program, for all layers.
 pub(crate) const MAX_BODY: u64 = 4 << 30;
 
+/// Returns text of another process without control characters, which could change a terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 /// Returns a random number, for names that nobody should guess or choose twice.
 fn random_number() -> Result<u64> {
     use ring::rand::SecureRandom;

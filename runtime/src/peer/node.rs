@@ -12,11 +12,13 @@
 
 use super::body::BodyBuffer;
 use super::cluster::PeerCluster;
-use super::net::{CloseCode, HIGHEST_PRIORITY, Link, LinkLost, LinkStats};
+use super::net::{AdmittedBody, BodyPurpose, CloseCode, HIGHEST_PRIORITY, Link, LinkLost, LinkStats};
 use super::net::{Net, NetEvents, NetOptions, NodeId, NodeKey};
 use super::proto::caller::{CallerInput, LinkLoss};
 use super::proto::codec::{Announced, Destination, announce, decode, encode};
-use super::proto::frame::{CallerFrame, Hello, LinkFrame, LinkQueue, PeerKey, StatusReport, WireFrame};
+use super::proto::frame::{
+    CallerFrame, Hello, LinkFrame, LinkQueue, PeerKey, SessionId, StatusReport, StepNumber, WireFrame,
+};
 use super::proto::host::{Host, HostInput, HostLimits, HostOutput};
 use super::proto::payload::FrameBody;
 use super::proto::{LinkNumber, Time};
@@ -93,11 +95,18 @@ pub(super) fn send_value(link: &Link, frame: WireFrame, priority: i32, held: Opt
     send_together(link, [(frame, priority, held)]);
 }
 
+/// Returns what the body of a frame is sent for.
+fn purpose_of(frame: &WireFrame) -> Option<BodyPurpose> {
+    let (WireFrame::ToPeer { session, .. } | WireFrame::ToCaller { session, .. }) = frame else { return None };
+    Some(BodyPurpose { session: session.0, step: frame.step().map(|step| step.0) })
+}
+
 /// Sends frames, small ones in one packet if they fit.
 fn send_together(link: &Link, frames: impl IntoIterator<Item = (WireFrame, i32, Option<HeldBytes>)>) {
     let mut heads = Vec::new();
     for (frame, priority, held) in frames {
         let is_heartbeat = matches!(frame, WireFrame::ToCaller { frame: CallerFrame::Heartbeat { .. }, .. });
+        let purpose = purpose_of(&frame);
         match encode(frame) {
             Ok(encoded) => match encoded.body {
                 // It says that a step goes on, also when its messages wait.
@@ -106,7 +115,7 @@ fn send_together(link: &Link, frames: impl IntoIterator<Item = (WireFrame, i32, 
                 Some(body) => {
                     // A body follows the frames before it.
                     link.send_all(std::mem::take(&mut heads));
-                    link.send_bulk(encoded.head, bytes_of(body, held), priority);
+                    link.send_bulk(encoded.head, bytes_of(body, held), priority, purpose);
                 }
             },
             Err(error) => {
@@ -192,13 +201,6 @@ impl Node {
         lock(&self.links).get(&number).cloned()
     }
 
-    /// Returns the bytes of bodies that have arrived on all links: while they rise, a step that
-    /// waits for one of them makes progress.
-    pub(super) fn received_bytes(&self) -> u64 {
-        let links: Vec<Link> = lock(&self.links).values().cloned().collect();
-        links.iter().map(|link| link.stats().received_body_bytes).sum()
-    }
-
     /// Reads how many bytes per second were sent on a link.
     fn sent_per_second(&self, link: LinkNumber, stats: &LinkStats) -> u64 {
         let (now, mut rates) = (self.now(), lock(&self.rates));
@@ -246,6 +248,16 @@ impl Node {
         }
     }
 
+    /// Forgets the bodies of a session that wait to be sent, or those of one of its steps.
+    fn cancel_bodies(&self, session: SessionId, step: Option<StepNumber>) {
+        let links: Vec<Link> = lock(&self.links).values().cloned().collect();
+        for link in links {
+            link.cancel_bodies(|purpose| {
+                purpose.session == session.0 && step.is_none_or(|step| purpose.step == Some(step.0))
+            });
+        }
+    }
+
     pub(super) fn close_link(&self, number: LinkNumber, reason: &str) {
         if let Some(link) = self.link(number) {
             link.close(CLOSED_BY_PROTOCOL, reason);
@@ -282,6 +294,12 @@ impl Node {
                 self.send(link, WireFrame::Link(LinkFrame::StatusReport(self.with_queues(report))));
             }
             HostOutput::Send { link, frame } => self.send(link, frame),
+            HostOutput::SendValue { link, frame, held } => {
+                if let Some(link) = self.link(link) {
+                    send_value(&link, frame, 0, held);
+                }
+            }
+            HostOutput::CancelBodies { session, step } => self.cancel_bodies(session, step),
             HostOutput::CloseLink { link, reason } => self.close_link(link, &reason),
             HostOutput::Greeted { link, node, hello } => {
                 lock(&self.hellos).insert(link, hello.clone());
@@ -363,7 +381,7 @@ impl Node {
             }
         }
         if let Some(server) = self.server() {
-            for progress in server.progress(self.received_bytes()) {
+            for progress in server.progress() {
                 self.host(progress);
             }
         }
@@ -468,20 +486,38 @@ impl NetEvents for NodeEvents {
         self.node().map_or(Ok(()), |this| this.on_frame(link, head, None))
     }
 
-    fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<usize, String> {
-        let Some(this) = self.node() else { return Ok(1) };
-        let Announced { to, element } = announce(head, len).map_err(|error| error.to_string())?;
+    fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<AdmittedBody, String> {
+        let Some(this) = self.node() else { return Ok(AdmittedBody { element: 1, counter: None }) };
+        let Announced { to, step, element } = announce(head, len).map_err(|error| error.to_string())?;
         if let Destination::Caller(session) = to
             && this.cluster().is_none_or(|cluster| cluster.session() != session)
         {
             return Err("this process does not own the session".to_owned());
         }
-        lock(&this.host).admit(number_of(link), to, len)?;
-        Ok(element)
+        let key = {
+            let mut host = lock(&this.host);
+            host.admit(number_of(link), to, len)?;
+            match to {
+                Destination::Peer(session) => step.and_then(|step| host.step_key(session, step)),
+                Destination::Caller(_) => None,
+            }
+        };
+        let counter = match to {
+            Destination::Peer(_) => this.server().zip(key).and_then(|(server, key)| server.received_by(key)),
+            Destination::Caller(_) => this.cluster().zip(step).and_then(|(cluster, step)| cluster.received_by(step)),
+        };
+        Ok(AdmittedBody { element, counter })
     }
 
     fn bulk(&self, link: &Link, head: &[u8], body: BodyBuffer) -> Result<(), String> {
         self.node().map_or(Ok(()), |this| this.on_frame(link, head, Some(body)))
+    }
+
+    fn bulk_cancelled(&self, link: &Link, head: &[u8], len: u64) {
+        let Some(this) = self.node() else { return };
+        if let Ok(Announced { to, .. }) = announce(head, len) {
+            this.host(HostInput::Cancelled { link: number_of(link), to, len });
+        }
     }
 
     fn lost(&self, link: &Link, why: LinkLost) {

@@ -23,6 +23,7 @@ use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::ir::VarId;
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Result};
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ const AT_ONCE: Duration = Duration::from_micros(100);
 pub(super) struct RunningStep {
     pub(super) inbox: Mutex<StepInbox>,
     pub(super) stop: Arc<StopFlag>,
+    /// The bytes of bodies that have arrived for the step.
+    pub(super) received: Arc<AtomicU64>,
     /// Set when the step has begun to run.
     pub(super) step: OnceLock<Arc<Step>>,
     /// The step while it waits for an arrival and occupies no thread.

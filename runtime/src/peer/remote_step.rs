@@ -1,7 +1,7 @@
 //! Programs that run partly at peers, and their steps, at the process that calls them.
 
 use super::cluster::{AwaitedStep, ClusterState, PeerCluster, ValueHandle, from_wire};
-use super::net::Link;
+use super::net::{BodyPurpose, Link};
 use super::node::{priority, send_value};
 use super::origins::Origins;
 use super::participant::{self, step_message};
@@ -296,7 +296,8 @@ impl OtherProcesses for RemoteProgram {
         let begin = |shared: &SharedSnapshot| {
             self.cluster.with(|state, now, outputs| {
                 let step = state.caller.begin(now, self.plan(inputs, shared), outputs)?;
-                let entry = AwaitedStep { mailbox: mailbox.clone(), origins: self.origins.clone(), done: None };
+                let (mailbox, origins) = (mailbox.clone(), self.origins.clone());
+                let entry = AwaitedStep { mailbox, origins, received: Arc::default(), done: None };
                 state.steps.insert(step, entry);
                 let link = |&process: &ProcessNumber| Some((process, state.caller.link(process)?));
                 let links: Vec<_> = self.participants.iter().filter_map(link).collect();
@@ -359,9 +360,20 @@ impl fmt::Debug for BegunStep {
 }
 
 impl BegunStep {
+    /// Forgets the values that wait to be sent for the step.
+    fn cancel_bodies(&self) {
+        let (session, step) = (self.session.0, Some(self.step.0));
+        for (_, link) in &self.links {
+            link.cancel_bodies(|purpose| purpose == BodyPurpose { session, step });
+        }
+    }
+
     /// Ends the part of the step in this process, and waits for the end of the others.
     fn end(&mut self, outcome: Result<(), &StepFailure>) -> Option<Result<Vec<NewValue>, StepFault>> {
         let outcome = outcome.map_err(participant::fault);
+        if outcome.is_err() {
+            self.cancel_bodies();
+        }
         self.cluster.with(|state, now, outputs| state.caller.end_local(now, self.step, outcome, outputs));
         let done = self.cluster.wait_for_end(self.step);
         self.is_over = done.is_some();
@@ -465,6 +477,7 @@ impl Drop for BegunStep {
         if self.is_over {
             return;
         }
+        self.cancel_bodies();
         self.cluster.with(|state, now, outputs| {
             // A step that ended in no other way was abandoned by a panic.
             if state.steps.remove(&self.step).is_some_and(|step| step.done.is_none()) {

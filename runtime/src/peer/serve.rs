@@ -5,8 +5,8 @@ use super::net::{JoinToken, LinkReport, Net, NetOptions, NodeId, NodeKey, Profil
 use super::node::Node;
 use super::proto::frame::{DeviceEntry, GpuLimits, Hello, StatusReport};
 use super::proto::host::HostLimits;
-use super::random_number;
 use super::server::{OfferedDevice, Server};
+use super::{printable, random_number};
 use crate::device::{CpuDevice, Device, DeviceId, DeviceInfo};
 use anabranch_dsl::device::{DeviceKind, DeviceName};
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
@@ -430,8 +430,8 @@ impl PeerStatus {
         let report = if tests_link { Some(node.net().test_link(&link)?) } else { None };
         let StatusReport { usage, steps, shared, library, arrivals, queues } = state;
         let shared = shared.into_iter().map(|entry| SharedStatus {
-            name: entry.name,
-            ty: entry.ty,
+            name: printable(&entry.name),
+            ty: printable(&entry.ty),
             bytes: entry.bytes,
             commits: entry.commits,
             locked_by: entry.holders.iter().map(ToString::to_string).collect(),
@@ -448,8 +448,8 @@ impl PeerStatus {
         });
         let stats = link.stats();
         Ok(PeerStatus {
-            name: hello.name,
-            devices: hello.devices.iter().map(|device| format!("/{}:{}", device.kind, device.index)).collect(),
+            name: printable(&hello.name),
+            devices: hello.devices.iter().map(|of| format!("/{}:{}", printable(&of.kind), of.index)).collect(),
             sessions: usage.sessions,
             programs: usage.programs,
             loaded_programs: library,

@@ -13,7 +13,9 @@ use super::node::{Node, lock, priority};
 use super::participant::{self, Advanced, Participation, RunningStep};
 use super::program::{ProgramSpec, digest, panicked};
 use super::proto::frame::{Digest, StepFault, ValueId, WireError, WireErrorKind};
-use super::proto::host::{HostArrival, HostInput, HostOutput, ProgramKey, SessionSlot, SharedValue, StepEnd, StepKey};
+use super::proto::host::{
+    Begin, HostArrival, HostInput, HostOutput, ProgramKey, SessionSlot, SharedValue, StepEnd, StepKey,
+};
 use super::workers::Workers;
 use crate::device::{Device, DeviceBuffer};
 use crate::flow::driver::Driver;
@@ -23,6 +25,7 @@ use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result, Type};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// A device that a peer offers.
@@ -44,11 +47,10 @@ pub(super) struct LoadedProgram {
 }
 
 impl LoadedProgram {
-    /// Returns whether a step of this peer never occupies its thread for more than microseconds at
-    /// a time.
-    fn is_quick(&self) -> bool {
-        let mut devices = self.vars.iter().filter_map(|(_, device)| device.as_ref());
-        self.driver.is_quick() && devices.all(|device| device.shares_host_memory())
+    /// Returns whether all devices of a step at this peer compute in host memory.
+    fn is_in_host_memory(&self) -> bool {
+        let mut devices = self.vars.iter().filter_map(|(_, device)| device.as_ref()).chain(self.driver.devices());
+        devices.all(|device| device.shares_host_memory())
     }
 }
 
@@ -185,7 +187,8 @@ impl Server {
                 let key = begin.key;
                 let step = Arc::new(RunningStep::default());
                 lock(&self.state).steps.insert(key, step.clone());
-                let is_quick = self.program(begin.program).is_some_and(|program| program.is_quick());
+                let is_quick = self.program(begin.program).is_some_and(|program| program.is_in_host_memory())
+                    && self.are_in_host_memory(&begin);
                 let (this, begun) = (self.clone(), step.clone());
                 let begin =
                     move || Participation::begin(&this, *begin, &begun).map_err(|e| participant::fault(&e.into()));
@@ -248,8 +251,7 @@ impl Server {
         }
     }
 
-    /// Runs a step of a quick program on this thread as far as that takes microseconds, and then on
-    /// a worker.
+    /// Runs a step on this thread as far as that takes microseconds, and then on a worker.
     fn advance(
         self: &Arc<Server>,
         key: StepKey,
@@ -331,22 +333,33 @@ impl Server {
         let Some(kept) = lock(&self.state).values.get(&(session, value)).cloned() else {
             return wrong("a step reads a value that does not exist");
         };
-        let mut kept = lock(&kept);
-        if let PeerValue::Host(tensor) = &*kept {
-            if !ty.compatible(&Type::Tensor(tensor.ty())) {
-                return wrong("a step reads a value of another type");
+        // Others may need the value while it is copied, so it is not locked meanwhile.
+        let current = lock(&kept).clone();
+        let has_type = match &current {
+            PeerValue::Host(tensor) => ty.compatible(&Type::Tensor(tensor.ty())),
+            PeerValue::Device(_, buffer) => ty.compatible(&buffer.ty()),
+        };
+        match current {
+            _ if !has_type => wrong("a step reads a value of another type"),
+            PeerValue::Host(tensor) => {
+                let buffer = on.store(tensor)?;
+                *lock(&kept) = PeerValue::Device(on.clone(), buffer.clone());
+                Ok(buffer)
             }
-            *kept = PeerValue::Device(on.clone(), on.store(tensor.clone())?);
-        }
-        match &*kept {
-            PeerValue::Device(_, buffer) if !ty.compatible(&buffer.ty()) => {
-                wrong("a step reads a value of another type")
-            }
-            PeerValue::Device(device, buffer) if device.id() == on.id() => Ok(buffer.clone()),
+            PeerValue::Device(device, buffer) if device.id() == on.id() => Ok(buffer),
             // Sessions may have a shared variable on different devices.
-            PeerValue::Device(device, buffer) => on.store(device.fetch(buffer.clone())?),
-            PeerValue::Host(_) => panic!("the value was brought to a device"),
+            PeerValue::Device(device, buffer) => on.store(device.fetch(buffer)?),
         }
+    }
+
+    /// Returns whether the values that a step reads are in host memory.
+    fn are_in_host_memory(&self, begin: &Begin) -> bool {
+        let state = lock(&self.state);
+        let mut values = begin.start.vars.iter().filter_map(|&(_, v)| state.values.get(&(begin.key.session, v)));
+        values.all(|kept| match &*lock(kept) {
+            PeerValue::Host(_) => true,
+            PeerValue::Device(device, _) => device.shares_host_memory(),
+        })
     }
 
     /// Keeps the new values of a step until the protocol says whether they are stored.
@@ -368,12 +381,18 @@ impl Server {
         steps.iter().map(|step| lock(&step.inbox).len()).sum()
     }
 
-    /// Returns the progress of all running steps. `received` counts bytes of bodies that arrive.
-    pub(super) fn progress(&self, received: u64) -> Vec<HostInput> {
+    /// Returns the counter of the bytes that arrive for a step.
+    pub(super) fn received_by(&self, key: StepKey) -> Option<Arc<AtomicU64>> {
+        lock(&self.state).steps.get(&key).map(|step| step.received.clone())
+    }
+
+    /// Returns the progress of all running steps. A step also makes progress while it receives.
+    pub(super) fn progress(&self) -> Vec<HostInput> {
         let state = lock(&self.state);
         let of = |(&key, step): (&StepKey, &Arc<RunningStep>)| {
             let (done, is_busy, last) = step.step.get()?.progress();
-            Some(HostInput::Progressed { key, done: done + received, is_busy, last })
+            let done = done + step.received.load(Ordering::Relaxed);
+            Some(HostInput::Progressed { key, done, is_busy, last })
         };
         state.steps.iter().filter_map(of).collect()
     }

@@ -181,9 +181,10 @@ impl SharedSnapshot {
         }
         let prepared: Vec<Result<()>> =
             assigned.iter().zip(prepares).map(|((owner, _), request)| owner.answer(request)).collect();
+        let prepared: Result<()> = prepared.into_iter().collect();
         if !is_alone {
             // Otherwise the locks are given up with the snapshot.
-            prepared.into_iter().collect::<Result<()>>()?;
+            prepared.clone()?;
             decisions.extend(assigned.iter_mut().map(|(owner, _)| owner.decide(true)));
         }
         let outcomes = assigned.iter().zip(decisions).map(|((owner, _), request)| (owner, owner.answer(request)));
@@ -196,7 +197,8 @@ impl SharedSnapshot {
         }
         match failed {
             None => Ok(()),
-            Some(error) if changed.is_empty() => Err(error),
+            // What was not prepared cannot be committed, and why says more.
+            Some(error) if changed.is_empty() => Err(prepared.err().unwrap_or(error)),
             Some(error) => {
                 let note = format!("the shared variables at {} have changed", changed.join(" and "));
                 Err(error.at(anabranch_dsl::Loc::UNKNOWN, note))

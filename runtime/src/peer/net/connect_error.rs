@@ -3,7 +3,8 @@
 use super::admission::NotAdmitted;
 use super::profile::NetSettings;
 use super::tls::PROTOCOL;
-use super::wire::{printable, shortened};
+use super::wire::shortened;
+use crate::peer::printable;
 use anabranch_dsl::{Diagnostic, ErrorKind};
 use quinn::{ConnectError, ConnectionError, TransportErrorCode};
 use std::net::SocketAddr;

@@ -20,8 +20,8 @@ use quinn::{
 };
 use std::collections::HashMap;
 use std::fmt;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle, ThreadId};
@@ -69,7 +69,7 @@ pub(super) struct NetCore {
     /// Signals that a link has ended.
     link_ended: Notify,
     next_link: AtomicU64,
-    handshakes: AtomicUsize,
+    handshakes: Mutex<Handshakes>,
     tokens: Arc<Mutex<TokenBook>>,
 }
 
@@ -325,7 +325,7 @@ impl NetCore {
             links: Mutex::default(),
             link_ended: Notify::new(),
             next_link: AtomicU64::new(0),
-            handshakes: AtomicUsize::new(0),
+            handshakes: Mutex::default(),
             tokens,
         });
         core.runtime.spawn(accept_all(Arc::clone(&core)));
@@ -468,18 +468,22 @@ fn refuse(connection: &Connection, error: &NotAdmitted) {
 /// Accepts connections until the endpoint is closed.
 async fn accept_all(core: Arc<NetCore>) {
     while let Some(incoming) = core.endpoint.accept().await {
-        let handshakes = core.handshakes.load(Ordering::Relaxed);
+        let network = network_of(incoming.remote_address().ip());
+        let (handshakes, from_network) = lock(&core.handshakes).count(network);
         if handshakes >= core.max_handshakes || lock(&core.links).len() >= core.max_links {
             incoming.refuse();
+        } else if from_network >= core.max_handshakes.div_ceil(HANDSHAKES_OF_NETWORK) {
+            // The sender tries again by itself, and may then find room.
+            incoming.ignore();
         } else if handshakes >= core.max_handshakes / 2 && incoming.may_retry() && !incoming.remote_address_validated()
         {
             // Under load, the sender first shows that its address is not forged.
             let _ = incoming.retry();
         } else {
-            core.handshakes.fetch_add(1, Ordering::Relaxed);
+            lock(&core.handshakes).begin(network);
             let accepting = Arc::clone(&core);
             core.runtime.spawn(async move {
-                let guard = HandshakeCount(Arc::clone(&accepting));
+                let guard = HandshakeCount(Arc::clone(&accepting), network);
                 accepting.accept(incoming).await;
                 drop(guard);
             });
@@ -487,11 +491,46 @@ async fn accept_all(core: Arc<NetCore>) {
     }
 }
 
+/// One network has at most this share of the connections that are not admitted yet.
+const HANDSHAKES_OF_NETWORK: usize = 4;
+
+/// Returns the address without the part that one sender can choose.
+fn network_of(addr: IpAddr) -> IpAddr {
+    match addr.to_canonical() {
+        IpAddr::V6(addr) => Ipv6Addr::from_bits(addr.to_bits() & !u128::from(u64::MAX)).into(),
+        addr => addr,
+    }
+}
+
+/// The connections that are not admitted yet, by network.
+#[derive(Debug, Default)]
+struct Handshakes(HashMap<IpAddr, usize>);
+
+impl Handshakes {
+    /// Returns the number of all connections, and of those from a network.
+    fn count(&self, network: IpAddr) -> (usize, usize) {
+        (self.0.values().sum(), self.0.get(&network).copied().unwrap_or(0))
+    }
+
+    fn begin(&mut self, network: IpAddr) {
+        *self.0.entry(network).or_default() += 1;
+    }
+
+    fn end(&mut self, network: IpAddr) {
+        if let Some(count) = self.0.get_mut(&network) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&network);
+            }
+        }
+    }
+}
+
 /// Counts a connection that is not admitted yet.
-struct HandshakeCount(Arc<NetCore>);
+struct HandshakeCount(Arc<NetCore>, IpAddr);
 
 impl Drop for HandshakeCount {
     fn drop(&mut self) {
-        self.0.handshakes.fetch_sub(1, Ordering::Relaxed);
+        lock(&self.0.handshakes).end(self.1);
     }
 }

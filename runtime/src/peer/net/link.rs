@@ -8,6 +8,7 @@
 //! - `lost` is called once, after `connected`, and no other event of the link follows it.
 //! - The first reason for the end of a link is the one that is reported.
 
+use super::bulk::BodyPurpose;
 use super::bulk::incoming::IncomingBodies;
 use super::bulk::outgoing::{BodyQueue, OutgoingBody};
 use super::key::NodeId;
@@ -15,10 +16,9 @@ use super::link_test::LinkTests;
 use super::lookout::Lookout;
 use super::probe::is_refused;
 use super::profile::NetSettings;
-use super::wire::{
-    ControlFrame, FrameSplitter, Greeting, MAX_BODY, MAX_FRAME, PREFIX, application_prefix, printable, shortened,
-};
+use super::wire::{ControlFrame, FrameSplitter, Greeting, MAX_BODY, MAX_FRAME, PREFIX, application_prefix, shortened};
 use super::{CloseCode, LinkLost, NetEvents};
+use crate::peer::printable;
 use bytes::Bytes;
 use quinn::{Connection, ConnectionError, ReadError, RecvStream, SendStream, VarInt, WriteError};
 use smallvec::SmallVec;
@@ -391,8 +391,9 @@ impl Link {
 
     /// Sends a head of at most [`MAX_FRAME`] bytes and a body of at most [`MAX_BODY`]. Bodies of
     /// higher priority are sent first; within a priority they are begun in order. A body arrives
-    /// after the frames that were sent before it, and perhaps after later ones.
-    pub(crate) fn send_bulk(&self, head: Vec<u8>, body: Bytes, priority: i32) {
+    /// after the frames that were sent before it, and perhaps after later ones. One with a purpose
+    /// can be [cancelled](Self::cancel_bodies).
+    pub(crate) fn send_bulk(&self, head: Vec<u8>, body: Bytes, priority: i32, purpose: Option<BodyPurpose>) {
         if head.len() > MAX_FRAME || body.len() as u64 > MAX_BODY {
             let (head, body) = (head.len(), body.len());
             return self.violated(format!(
@@ -400,7 +401,21 @@ impl Link {
             ));
         }
         let frames_before = lock(&self.0.frames.outbox).sent_frames;
-        self.queue_body(OutgoingBody::new(head, frames_before, body, priority));
+        let body = OutgoingBody::new(head, frames_before, body, priority);
+        self.queue_body(match purpose {
+            Some(purpose) => body.for_purpose(purpose),
+            None => body,
+        });
+    }
+
+    /// Forgets the bodies of some purposes that wait to be sent. Those that were sent in part do
+    /// not arrive either.
+    pub(crate) fn cancel_bodies(&self, is_cancelled: impl Fn(BodyPurpose) -> bool) {
+        let cut = lock(&self.0.body_queue).cancel(is_cancelled);
+        for cancelled in cut {
+            self.send_control(&ControlFrame::Cancelled(cancelled));
+        }
+        self.0.body_queued.notify_one();
     }
 
     pub(super) fn queue_body(&self, body: OutgoingBody) {
@@ -542,6 +557,7 @@ impl Link {
             ControlFrame::Pong(number) => lock(&self.0.tests).pong(number),
             ControlFrame::TestRequest { number, bytes } => self.serve_test(number, bytes)?,
             ControlFrame::TestResult { number, elapsed } => lock(&self.0.tests).result(number, elapsed),
+            ControlFrame::Cancelled(cancelled) => super::bulk::incoming::cancel(self, &cancelled)?,
         }
         Ok(())
     }

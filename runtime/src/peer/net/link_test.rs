@@ -11,6 +11,7 @@ use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::OnceLock;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
@@ -280,8 +281,10 @@ impl Link {
     }
 }
 
+/// Returns the body of a test. All share their memory.
 fn zeros(bytes: u64) -> Bytes {
-    vec![0; bytes as usize].into()
+    static ZEROS: OnceLock<Bytes> = OnceLock::new();
+    ZEROS.get_or_init(|| vec![0; MAX_TEST as usize].into()).slice(..bytes as usize)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! Both ends are in this process, each with a thread of its own, so processor time counts both.
 
 use super::super::body::BodyBuffer;
+use super::AdmittedBody;
 use super::bare::BareQuic;
 use super::profile::NetSettings;
 use super::{Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey, Profile};
@@ -40,7 +41,7 @@ impl NetEvents for Meter {
         } else if self.pongs_left.load(Ordering::Relaxed) > 1 {
             self.pongs_left.fetch_sub(1, Ordering::Relaxed);
             match &*self.body.lock().unwrap() {
-                Some(body) => link.send_bulk(head.to_vec(), body.clone(), 0),
+                Some(body) => link.send_bulk(head.to_vec(), body.clone(), 0, None),
                 None => link.send(head.to_vec()),
             }
         } else {
@@ -49,8 +50,8 @@ impl NetEvents for Meter {
         Ok(())
     }
 
-    fn bulk_begins(&self, _: &Link, _: &[u8], _: u64) -> Result<usize, String> {
-        Ok(1)
+    fn bulk_begins(&self, _: &Link, _: &[u8], _: u64) -> Result<AdmittedBody, String> {
+        Ok(AdmittedBody { element: 1, counter: None })
     }
 
     fn bulk(&self, link: &Link, head: &[u8], body: BodyBuffer) -> Result<(), String> {
@@ -143,7 +144,7 @@ fn links_beside_bare_quic() {
             events.pongs_left.store(count, Ordering::Relaxed);
             let processor = processor_time();
             let start = Instant::now();
-            link.send_bulk(vec![0], body.clone(), 0);
+            link.send_bulk(vec![0], body.clone(), 0, None);
             arrivals.recv().unwrap();
             link_s.push(start.elapsed().as_secs_f64() / count as f64);
             link_cpu += processor_time() - processor;

@@ -64,7 +64,7 @@ mod token;
 mod visitor;
 mod wire;
 
-pub(crate) use bulk::outgoing::HIGHEST_PRIORITY;
+pub(crate) use bulk::{BodyPurpose, outgoing::HIGHEST_PRIORITY};
 pub(crate) use endpoint::Net;
 pub use key::{NodeId, NodeKey};
 pub(crate) use link::{Link, LinkStats};
@@ -77,6 +77,8 @@ pub use {bare::BareQuic, visitor::visit};
 use super::body::BodyBuffer;
 use anabranch_dsl::Diagnostic;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// The settings of a [`Net`].
@@ -136,14 +138,27 @@ pub(crate) trait NetEvents: Send + Sync {
     fn frame(&self, link: &Link, head: &[u8]) -> Result<(), String>;
 
     /// The first bytes of a body of `len` bytes have arrived. No memory was taken for it yet.
-    /// Returns the bytes of one of its elements, for which the memory is aligned.
-    fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<usize, String>;
+    fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<AdmittedBody, String>;
 
     /// A body has arrived.
     fn bulk(&self, link: &Link, head: &[u8], body: BodyBuffer) -> Result<(), String>;
 
+    /// The other side has cancelled a body that has begun and not ended.
+    fn bulk_cancelled(&self, link: &Link, head: &[u8], len: u64) {
+        let _ = (link, head, len);
+    }
+
     /// The link has ended.
     fn lost(&self, link: &Link, why: LinkLost);
+}
+
+/// What the layer above says of a body that has begun to arrive.
+#[derive(Clone, Debug)]
+pub(crate) struct AdmittedBody {
+    /// The bytes of one of its elements, for which the memory is aligned.
+    pub(crate) element: usize,
+    /// Counts the bytes as they arrive.
+    pub(crate) counter: Option<Arc<AtomicU64>>,
 }
 
 /// The number with which a link is closed. The layer above defines those from 256.

@@ -1,5 +1,6 @@
 //! A process that speaks another version of the protocol, for tests of processes.
 
+use super::AdmittedBody;
 use super::tls::PROTOCOL;
 use super::{Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey, Profile};
 use crate::peer::body::BodyBuffer;
@@ -23,8 +24,8 @@ impl NetEvents for Visitor {
         Ok(())
     }
 
-    fn bulk_begins(&self, _: &Link, _: &[u8], _: u64) -> Result<usize, String> {
-        Ok(1)
+    fn bulk_begins(&self, _: &Link, _: &[u8], _: u64) -> Result<AdmittedBody, String> {
+        Ok(AdmittedBody { element: 1, counter: None })
     }
 
     fn bulk(&self, _: &Link, _: &[u8], _: BodyBuffer) -> Result<(), String> {

@@ -14,6 +14,7 @@
 //! | 5 closing | the last frame: a code and a reason |
 //! | 6 test request | its number, and how many bytes the other side should send as a test body |
 //! | 7 test result | the number in the head of a test body, and how long its reception took |
+//! | 8 cancelled | [`Cancellation`]: a body that was sent in part, and does not arrive |
 //!
 //! All other streams carry one chunk of a body each: a [`ChunkHeader`], for the first chunk of a
 //! transfer the [`TransferHead`], then the bytes. The number of a chunk determines its offset and
@@ -33,6 +34,7 @@ pub(super) const CHUNK: u64 = 2 << 20;
 
 /// The maximum length of a body.
 pub(crate) use crate::peer::MAX_BODY;
+use crate::peer::printable;
 
 /// The maximum length of the reason with which a link is closed.
 pub(super) const MAX_REASON: usize = 512;
@@ -64,6 +66,28 @@ pub(super) struct Credit {
     pub(super) transfer_bytes: u64,
 }
 
+/// The end of a transfer whose body was sent in part and does not arrive. Streams of its chunks may
+/// be reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cancellation {
+    pub(super) transfer: u64,
+    /// The length of the body.
+    pub(super) total: u64,
+    /// The number of chunks for which a stream was opened.
+    pub(super) chunks: u32,
+}
+
+impl Cancellation {
+    /// Returns the bytes of the chunks, or an error if there are no such chunks.
+    pub(super) fn bytes(&self) -> Result<u64, Malformed> {
+        let Cancellation { total, chunks, .. } = *self;
+        match total <= MAX_BODY && chunks > 0 && chunks <= chunks_of(total) {
+            true => Ok(total.min(u64::from(chunks) * CHUNK)),
+            false => Err(format!("a body of {total} bytes was cancelled after {chunks} chunks")),
+        }
+    }
+}
+
 /// A frame of the control stream or of the stream of signals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ControlFrame<'a> {
@@ -75,6 +99,7 @@ pub(super) enum ControlFrame<'a> {
     Closing { code: u32, reason: String },
     TestRequest { number: u64, bytes: u64 },
     TestResult { number: u64, elapsed: Duration },
+    Cancelled(Cancellation),
 }
 
 /// Returns the prefix of an application frame.
@@ -140,6 +165,12 @@ impl<'a> ControlFrame<'a> {
                 bytes.extend_from_slice(&nanoseconds(*elapsed).to_le_bytes());
                 7
             }
+            ControlFrame::Cancelled(cancelled) => {
+                bytes.extend_from_slice(&cancelled.transfer.to_le_bytes());
+                bytes.extend_from_slice(&cancelled.total.to_le_bytes());
+                bytes.extend_from_slice(&cancelled.chunks.to_le_bytes());
+                8
+            }
         };
         let prefix = prefix(kind, bytes.len() - PREFIX);
         bytes[..PREFIX].copy_from_slice(&prefix);
@@ -173,6 +204,10 @@ impl<'a> ControlFrame<'a> {
             }
             6 => ControlFrame::TestRequest { number: fields.u64()?, bytes: fields.u64()? },
             7 => ControlFrame::TestResult { number: fields.u64()?, elapsed: Duration::from_nanos(fields.u64()?) },
+            8 => {
+                let (transfer, total) = (fields.u64()?, fields.u64()?);
+                ControlFrame::Cancelled(Cancellation { transfer, total, chunks: fields.u32()? })
+            }
             kind => return Err(format!("a frame of the unknown kind {kind}")),
         };
         match fields.0 {
@@ -330,11 +365,6 @@ impl FrameSplitter {
 /// Returns `text` up to [`MAX_REASON`] bytes.
 pub(super) fn shortened(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_REASON)]
-}
-
-/// Returns text of another node without control characters, which could change a terminal.
-pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 fn nanoseconds(duration: Duration) -> u64 {

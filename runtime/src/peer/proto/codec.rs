@@ -26,7 +26,7 @@
 //! | [`MAX_ENTRIES`] | shared variables and links of a report, and holders of a variable |
 
 use super::frame::{CallerFrame, LinkFrame, MAX_LABELS, MAX_SHARED_NAME, MAX_SHARED_TYPE, MAX_TEXT, WireFrame};
-use super::frame::{PartMessage, PeerFrame, SessionId, StepFault, StepMessage, WireError};
+use super::frame::{PartMessage, PeerFrame, SessionId, StepFault, StepMessage, StepNumber, WireError};
 use super::payload::{BytesHead, FrameBody, TensorHead};
 use super::payload::{INLINE, MAX_BODY};
 use super::payload::{describe_bytes, describe_tensor, restore_bytes, restore_tensor};
@@ -76,6 +76,8 @@ impl fmt::Display for CodecError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Announced {
     pub(crate) to: Destination,
+    /// The step that waits for it, if it is for one.
+    pub(crate) step: Option<StepNumber>,
     /// The bytes of one element.
     pub(crate) element: usize,
 }
@@ -128,12 +130,13 @@ pub(crate) fn announce(head: &[u8], len: u64) -> Result<Announced, CodecError> {
     }
     let element = tensor_of(&wire).map_or(Ok(1), |tensor| tensor.check().map(|(dtype, ..)| dtype.size()));
     let element = element.map_err(CodecError)?;
+    let step = wire.step();
     let to = match wire {
         WireFrame::ToPeer { session, .. } => Destination::Peer(session),
         WireFrame::ToCaller { session, .. } => Destination::Caller(session),
         WireFrame::Link(_) => return Err(CodecError("a body for a link".to_owned())),
     };
-    Ok(Announced { to, element })
+    Ok(Announced { to, step, element })
 }
 
 /// Splits a text into pieces of at most [`MAX_PRINT`] bytes.

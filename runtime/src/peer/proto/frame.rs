@@ -14,6 +14,7 @@
 //!
 //! This module must not know sockets, graphs or devices.
 
+use crate::peer::printable;
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -102,6 +103,19 @@ pub(crate) enum WireFrame<T = HostTensor, B = Arc<[u8]>> {
         session: SessionId,
         frame: CallerFrame<T>,
     },
+}
+
+impl<T, B> WireFrame<T, B> {
+    /// Returns the step that needs the value in the frame, if it is for one.
+    pub(crate) fn step(&self) -> Option<StepNumber> {
+        match self {
+            WireFrame::ToPeer { frame: PeerFrame::Input { step, .. }, .. }
+            | WireFrame::ToPeer { frame: PeerFrame::Message(StepMessage { step, .. }), .. }
+            | WireFrame::ToCaller { frame: CallerFrame::Output { step, .. }, .. }
+            | WireFrame::ToCaller { frame: CallerFrame::Message(StepMessage { step, .. }), .. } => Some(*step),
+            _ => None,
+        }
+    }
 }
 
 /// A frame about the link itself.
@@ -584,9 +598,10 @@ impl WireError {
             WireErrorKind::Unavailable => ErrorKind::Unavailable,
             WireErrorKind::Internal => ErrorKind::Internal,
         };
-        let labels = self.labels.into_iter().map(|(node, text)| (node.map_or(Loc::UNKNOWN, &loc), text));
-        let mut error = Diagnostic::new(self.message).of_kind(kind);
-        (error.labels, error.help) = (labels.collect(), self.help);
+        let lines = |text: &str| text.lines().map(printable).collect::<Vec<_>>().join("\n");
+        let labels = self.labels.iter().map(|(node, text)| (node.map_or(Loc::UNKNOWN, &loc), lines(text)));
+        let mut error = Diagnostic::new(lines(&self.message)).of_kind(kind);
+        (error.labels, error.help) = (labels.collect(), self.help.as_deref().map(lines));
         error
     }
 }

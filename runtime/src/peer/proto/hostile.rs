@@ -294,7 +294,9 @@ impl Victims {
             self.is_open |= matches!(&output, HostOutput::Send { frame, .. } if opened(frame));
             let ends = !self.n_outputs.is_multiple_of(3);
             match output {
-                HostOutput::Send { frame, .. } => drop(encode(frame).expect("what a host sends can be encoded")),
+                HostOutput::Send { frame, .. } | HostOutput::SendValue { frame, .. } => {
+                    drop(encode(frame).expect("what a host sends can be encoded"))
+                }
                 HostOutput::CloseLink { link, .. } => closed.push(link),
                 HostOutput::Load { key, .. } if !self.n_outputs.is_multiple_of(7) => {
                     inputs.push(HostInput::Loaded { key, outcome: Ok(Digest([0; 32])) });

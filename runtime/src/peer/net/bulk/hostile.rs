@@ -1,10 +1,12 @@
 //! Bodies of fuzz targets: chunks and credits of a link whose other side breaks the rules.
 
-use super::super::wire::{CHUNK, ChunkHeader, Credit, Greeting, TransferHead};
+use super::super::AdmittedBody;
+use super::super::wire::{CHUNK, Cancellation, ChunkHeader, Credit, Greeting, TransferHead};
 use super::incoming::{AfterChunk, IncomingBodies, IncomingBody};
 use super::outgoing::{BodyQueue, OutgoingBody};
-use super::{OPEN_BYTES, OPEN_TRANSFERS};
+use super::{BodyPurpose, OPEN_BYTES, OPEN_TRANSFERS};
 use bytes::Bytes;
+use std::collections::BTreeSet;
 
 /// The window of the links.
 const WINDOW: u64 = 4 * CHUNK;
@@ -26,6 +28,13 @@ pub(in super::super) fn receive(input: &[u8]) -> bool {
         let Ok(mut header) = ChunkHeader::decode(&bytes) else { continue };
         // Memory is not what is tested.
         header.is_test |= header.total > 1 << 16;
+        if what & 0x70 == 0x70 {
+            let cancelled = Cancellation { transfer: header.transfer, total: header.total, chunks: header.chunk + 1 };
+            match bodies.cancel(&cancelled) {
+                Ok(_) => drop(bodies.report(None)),
+                Err(_) => return has_arrived,
+            }
+        }
         match receive_chunk(&mut bodies, &header, what & 8 == 0) {
             Ok(arrived) => has_arrived |= arrived,
             // The link ends.
@@ -39,11 +48,15 @@ pub(in super::super) fn receive(input: &[u8]) -> bool {
 
 /// Does what the reader of a chunk does. Returns whether a body has arrived.
 fn receive_chunk(bodies: &mut IncomingBodies, header: &ChunkHeader, ends: bool) -> Result<bool, String> {
+    if bodies.is_cancelled(header.transfer) {
+        return Ok(false);
+    }
     bodies.announce(header)?;
     if header.chunk == 0 {
-        bodies.begin(header)?;
+        bodies.begin(header.transfer, header.total)?;
         let head = Bytes::copy_from_slice(&header.transfer.to_le_bytes());
-        bodies.open(header, IncomingBody::new(header, head, 1)?);
+        let admitted = AdmittedBody { element: 1, counter: None };
+        bodies.open(header, IncomingBody::new(header, head, admitted)?);
     }
     if !bodies.claim(header)? {
         return Ok(false);
@@ -73,12 +86,15 @@ pub(in super::super) fn send(input: &[u8]) -> bool {
     let mut queue = BodyQueue::new(&greeting, WINDOW);
     let content = Bytes::from_static(&[0; 3 * CHUNK as usize]);
     let (mut sent, mut credit, mut ended) = (Credit::default(), Credit::default(), false);
+    let mut cancelled = BTreeSet::new();
     for bytes in input.chunks_exact(3) {
         let number = u64::from(bytes[1]) + (u64::from(bytes[2]) << 8);
-        match bytes[0] % 4 {
+        match bytes[0] % 5 {
             0 => {
                 let body = content.slice(..(number << 7).min(content.len() as u64) as usize);
-                let _ = queue.push(OutgoingBody::new(vec![1; 9], number, body, i32::from(bytes[0]) - 128));
+                let purpose = BodyPurpose { session: number % 3, step: None };
+                let body = OutgoingBody::new(vec![1; 9], number, body, i32::from(bytes[0]) - 128);
+                let _ = queue.push(body.for_purpose(purpose));
             }
             1 => {
                 let claimed = Credit {
@@ -96,9 +112,16 @@ pub(in super::super) fn send(input: &[u8]) -> bool {
                 credit = sent;
                 queue.add_credit(credit).expect("it was sent");
             }
+            3 => {
+                for end in queue.cancel(|purpose| purpose.session == number % 3) {
+                    assert!(end.transfer < sent.transfers && end.bytes().is_ok());
+                    assert!(cancelled.insert(end.transfer), "a transfer is cancelled once");
+                }
+            }
             _ => {
                 let Some(chunk) = queue.next() else { continue };
                 let header = ChunkHeader::decode(&chunk.pieces[0]).expect("the header of a chunk can be read");
+                assert!(!cancelled.contains(&header.transfer), "a chunk of a body that was cancelled");
                 if header.chunk == 0 {
                     let head = TransferHead::decode(&chunk.pieces[0][ChunkHeader::LEN..]);
                     assert_eq!(head.expect("a transfer has a head").head_len as usize, chunk.pieces[1].len());

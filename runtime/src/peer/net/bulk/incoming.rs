@@ -1,14 +1,16 @@
 //! Receiving bodies: chunks are read as they arrive and copied to their place.
 
+use super::super::AdmittedBody;
 use super::super::link::{FrameLane, Link, lock};
-use super::super::profile::NetSettings;
-use super::super::wire::{ChunkHeader, ControlFrame, Credit, TransferHead, chunks_of};
+use super::super::profile::{MAX_CHUNK_STREAMS, NetSettings};
+use super::super::wire::{Cancellation, ChunkHeader, ControlFrame, Credit, TransferHead, chunks_of};
 use super::{LONG_BODY, OPEN_BYTES, OPEN_TRANSFERS, UNREPORTED};
 use crate::peer::body::BodyBuffer;
 use bytes::{Bytes, BytesMut};
 use quinn::{ReadError, RecvStream};
-use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::Ordering;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::time::Instant;
 
 /// A body that is being received.
@@ -16,35 +18,54 @@ pub(super) struct IncomingBody {
     head: Bytes,
     /// The memory, except for a test.
     body: Option<BodyBuffer>,
+    /// Counts the bytes as they arrive.
+    counter: Option<Arc<AtomicU64>>,
     is_test: bool,
     total: u64,
     /// Whether a chunk is being read or was.
     claimed: Vec<bool>,
     /// The number of chunks that were not read to their end.
     missing: u32,
+    /// The bytes that were read.
+    read: u64,
     begun_at: Instant,
 }
 
 impl IncomingBody {
-    /// Creates a body of which nothing has arrived, with memory for all of it, aligned for elements
-    /// of this many bytes.
-    pub(super) fn new(header: &ChunkHeader, head: Bytes, element: usize) -> Result<IncomingBody, String> {
+    /// Creates a body of which nothing has arrived, with memory for all of it.
+    pub(super) fn new(header: &ChunkHeader, head: Bytes, admitted: AdmittedBody) -> Result<IncomingBody, String> {
         let chunks = chunks_of(header.total);
+        let AdmittedBody { element, counter } = admitted;
         Ok(IncomingBody {
             head,
             body: if header.is_test { None } else { Some(BodyBuffer::zeroed(header.total, element)?) },
+            counter,
             is_test: header.is_test,
             total: header.total,
             claimed: vec![false; chunks as usize],
             missing: chunks,
+            read: 0,
             begun_at: Instant::now(),
         })
     }
 }
 
+/// A body that was cancelled while it arrived.
+pub(super) struct CancelledBody {
+    head: Bytes,
+    is_test: bool,
+    total: u64,
+}
+
 /// The bodies that a link is receiving, and what was reported of them to the other side.
 pub(in super::super) struct IncomingBodies {
     open: HashMap<u64, IncomingBody>,
+    /// The transfers that have begun and wait for the frames before them.
+    waiting: HashSet<u64>,
+    /// The newest of the transfers that were cancelled, of which chunks may still arrive.
+    cancelled: BTreeSet<u64>,
+    /// The bytes of chunks whose headers were read, of transfers that have not ended.
+    announced_of: HashMap<u64, u64>,
     /// All transfers below have begun.
     begun_below: u64,
     /// The transfers above it that have begun.
@@ -60,6 +81,13 @@ pub(in super::super) struct IncomingBodies {
     readers: u32,
 }
 
+/// The maximum number of chunks that are being read. That of a stream that was reset lasts until the
+/// reason is known.
+const MAX_READERS: u32 = 4 * MAX_CHUNK_STREAMS;
+
+/// The number of cancelled transfers of which late chunks are known.
+const MAX_CANCELLED: usize = 1024;
+
 /// The maximum number of transfers that begin before an earlier one does.
 const MAX_BEGUN_EARLY: usize = 1 << 16;
 
@@ -73,6 +101,9 @@ impl IncomingBodies {
     pub(in super::super) fn new(window: u64) -> IncomingBodies {
         IncomingBodies {
             open: HashMap::new(),
+            waiting: HashSet::new(),
+            cancelled: BTreeSet::new(),
+            announced_of: HashMap::new(),
             begun_below: 0,
             begun: BTreeSet::new(),
             window,
@@ -91,6 +122,7 @@ impl IncomingBodies {
     /// Counts a chunk that arrives, and checks the window.
     pub(super) fn announce(&mut self, header: &ChunkHeader) -> Result<(), String> {
         self.announced += header.len();
+        *self.announced_of.entry(header.transfer).or_default() += header.len();
         if self.announced - self.reported.bytes > self.window {
             return Err(format!("more than {} bytes of bodies on their way", self.window));
         }
@@ -98,8 +130,7 @@ impl IncomingBodies {
     }
 
     /// Records the beginning of a transfer, before its memory is taken.
-    pub(super) fn begin(&mut self, header: &ChunkHeader) -> Result<(), String> {
-        let transfer = header.transfer;
+    pub(super) fn begin(&mut self, transfer: u64, total: u64) -> Result<(), String> {
         if transfer < self.begun_below || !self.begun.insert(transfer) {
             return Err(format!("transfer {transfer} began twice"));
         }
@@ -107,7 +138,8 @@ impl IncomingBodies {
             self.begun_below += 1;
         }
         let begun = self.begun_below + self.begun.len() as u64;
-        self.begun_bytes += header.total;
+        self.begun_bytes += total;
+        self.waiting.insert(transfer);
         if begun - self.reported.transfers > u64::from(OPEN_TRANSFERS)
             || self.begun_bytes - self.reported.transfer_bytes > OPEN_BYTES
             || self.begun.len() > MAX_BEGUN_EARLY
@@ -119,7 +151,45 @@ impl IncomingBodies {
 
     /// Adds a body whose transfer has begun.
     pub(super) fn open(&mut self, header: &ChunkHeader, body: IncomingBody) {
+        self.waiting.remove(&header.transfer);
         self.open.insert(header.transfer, body);
+    }
+
+    fn has_begun(&self, transfer: u64) -> bool {
+        transfer < self.begun_below || self.begun.contains(&transfer)
+    }
+
+    /// Returns whether a transfer was cancelled.
+    pub(super) fn is_cancelled(&self, transfer: u64) -> bool {
+        self.cancelled.contains(&transfer)
+    }
+
+    /// Ends a transfer that was cancelled, unless it has ended. Returns its body if it is open.
+    pub(super) fn cancel(&mut self, cancelled: &Cancellation) -> Result<Option<CancelledBody>, String> {
+        let Cancellation { transfer, total, .. } = *cancelled;
+        let sent = cancelled.bytes()?;
+        let body = self.open.remove(&transfer);
+        if body.is_none() && self.has_begun(transfer) && !self.waiting.contains(&transfer) {
+            return Ok(None);
+        }
+        if !self.has_begun(transfer) {
+            self.begin(transfer, total)?;
+        }
+        self.waiting.remove(&transfer);
+        let announced = self.announced_of.remove(&transfer).unwrap_or(0);
+        let read = body.as_ref().map_or(0, |body| body.read);
+        if announced > sent || body.as_ref().is_some_and(|body| body.total != total) {
+            return Err("it cancelled another body than it had sent".to_owned());
+        }
+        self.announced += sent - announced;
+        self.received.bytes += sent - read;
+        self.received.transfers += 1;
+        self.received.transfer_bytes += total;
+        self.cancelled.insert(transfer);
+        if self.cancelled.len() > MAX_CANCELLED {
+            self.cancelled.pop_first();
+        }
+        Ok(body.map(|body| CancelledBody { head: body.head, is_test: body.is_test, total }))
     }
 
     /// Returns the number of bodies that are being received, and the sum of their lengths.
@@ -144,7 +214,9 @@ impl IncomingBodies {
             *claimed = true;
             return Ok(true);
         }
-        match header.transfer < self.begun_below || self.begun.contains(&header.transfer) {
+        match self.has_begun(header.transfer) && !self.waiting.contains(&header.transfer) {
+            // Its reader goes no further.
+            true if self.is_cancelled(header.transfer) => Ok(true),
             true => {
                 Err(format!("a chunk of transfer {}, which has ended or been announced otherwise", header.transfer))
             }
@@ -154,8 +226,14 @@ impl IncomingBodies {
 
     /// Copies bytes of a claimed chunk.
     pub(super) fn write(&mut self, transfer: u64, at: u64, bytes: &[u8]) {
+        // Those of a cancelled transfer were counted.
+        let Some(incoming) = self.open.get_mut(&transfer) else { return };
         self.received.bytes += bytes.len() as u64;
-        if let Some(body) = self.open.get_mut(&transfer).and_then(|body| body.body.as_mut()) {
+        incoming.read += bytes.len() as u64;
+        if let Some(counter) = &incoming.counter {
+            counter.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        }
+        if let Some(body) = &mut incoming.body {
             body.bytes_mut()[at as usize..][..bytes.len()].copy_from_slice(bytes);
         }
     }
@@ -167,6 +245,7 @@ impl IncomingBodies {
         if body.missing > 0 {
             return AfterChunk::Nothing;
         }
+        self.announced_of.remove(&header.transfer);
         self.open.remove(&header.transfer).map_or(AfterChunk::Nothing, AfterChunk::Deliver)
     }
 
@@ -194,7 +273,14 @@ pub(in super::super) async fn receive_streams(link: Link) {
     link.0.runtime.spawn(async move { reader.read_frames(signals, FrameLane::Signals).await });
     while let Ok(stream) = link.0.connection.accept_uni().await {
         let reader = link.clone();
-        lock(&link.0.incoming).readers += 1;
+        let readers = {
+            let mut incoming = lock(&link.0.incoming);
+            incoming.readers += 1;
+            incoming.readers
+        };
+        if readers > MAX_READERS {
+            return link.violated("it reset streams of bodies without a reason".to_owned());
+        }
         link.0.runtime.spawn(async move {
             let outcome = receive_chunk(&reader, PieceReader { stream, rest: Bytes::new() }).await;
             lock(&reader.0.incoming).readers -= 1;
@@ -226,16 +312,42 @@ pub(in super::super) async fn watch_progress(link: Link) {
 
 /// Reads one chunk. `Err(None)` is the end of the connection, or of interest in the chunk.
 async fn receive_chunk(link: &Link, mut pieces: PieceReader) -> Result<(), Option<String>> {
-    let header = ChunkHeader::decode(&pieces.exactly(ChunkHeader::LEN).await?)?;
-    lock(&link.0.incoming).announce(&header)?;
+    let header = match pieces.exactly(ChunkHeader::LEN).await {
+        Ok(bytes) => ChunkHeader::decode(&bytes)?,
+        // The transfer was cancelled, as the other side says elsewhere.
+        Err(PieceError::Reset) => return Ok(()),
+        Err(error) => return Err(error.violation()),
+    };
+    match receive_chunk_of(link, &header, pieces).await {
+        Err(PieceError::Reset) => {
+            // What says so may arrive later than the end of the stream.
+            wait_until(link, || Ok(lock(&link.0.incoming).is_cancelled(header.transfer))).await
+        }
+        outcome => outcome.map_err(PieceError::violation),
+    }
+}
+
+async fn receive_chunk_of(link: &Link, header: &ChunkHeader, mut pieces: PieceReader) -> Result<(), PieceError> {
+    let is_cancelled = || lock(&link.0.incoming).is_cancelled(header.transfer);
+    if is_cancelled() {
+        return Ok(());
+    }
+    lock(&link.0.incoming).announce(header)?;
     if header.chunk == 0 {
         let head = TransferHead::decode(&pieces.exactly(TransferHead::LEN).await?)?;
         let bytes = pieces.exactly(head.head_len as usize).await?;
-        lock(&link.0.incoming).begin(&header)?;
-        wait_until(link, || Ok(link.0.received_frames.load(Ordering::Relaxed) >= head.frames_before)).await?;
-        begin(link, &header, bytes)?;
+        if is_cancelled() {
+            return Ok(());
+        }
+        lock(&link.0.incoming).begin(header.transfer, header.total)?;
+        wait_until(link, || Ok(link.0.received_frames.load(Ordering::Relaxed) >= head.frames_before || is_cancelled()))
+            .await?;
+        if is_cancelled() {
+            return Ok(());
+        }
+        begin(link, header, bytes)?;
     }
-    wait_until(link, || lock(&link.0.incoming).claim(&header)).await?;
+    wait_until(link, || lock(&link.0.incoming).claim(header)).await?;
 
     let mut at = header.offset();
     let end = at + header.len();
@@ -244,9 +356,12 @@ async fn receive_chunk(link: &Link, mut pieces: PieceReader) -> Result<(), Optio
         let count = pieces.some(&mut batch).await?;
         let credit = {
             let mut incoming = lock(&link.0.incoming);
+            if incoming.is_cancelled(header.transfer) {
+                return Ok(());
+            }
             for piece in &batch[..count] {
                 if piece.len() as u64 > end - at {
-                    return Err(Some("a chunk is longer than its header says".to_owned()));
+                    return Err("a chunk is longer than its header says".to_owned().into());
                 }
                 incoming.write(header.transfer, at, piece);
                 at += piece.len() as u64;
@@ -259,9 +374,9 @@ async fn receive_chunk(link: &Link, mut pieces: PieceReader) -> Result<(), Optio
     }
     pieces.end().await?;
     if link.is_silent() {
-        return Err(None);
+        return Ok(());
     }
-    let after = lock(&link.0.incoming).end_chunk(&header);
+    let after = lock(&link.0.incoming).end_chunk(header);
     let ended = match after {
         AfterChunk::Nothing => None,
         AfterChunk::Deliver(body) => {
@@ -272,20 +387,37 @@ async fn receive_chunk(link: &Link, mut pieces: PieceReader) -> Result<(), Optio
             Some(header.total)
         }
     };
+    report(link, ended);
+    Ok(())
+}
+
+/// Counts a transfer of this length that has ended, if one has, and reports to the other side what
+/// has arrived.
+fn report(link: &Link, ended: Option<u64>) {
     let credit = lock(&link.0.incoming).report(ended);
     if let Some(credit) = credit {
         link.send_control(&ControlFrame::Credit(credit));
     }
+}
+
+/// Handles the end of a transfer that the other side has cancelled.
+pub(in super::super) fn cancel(link: &Link, cancelled: &Cancellation) -> Result<(), String> {
+    let body = lock(&link.0.incoming).cancel(cancelled)?;
+    if let Some(body) = body.filter(|body| !body.is_test) {
+        link.0.events.bulk_cancelled(link, &body.head, body.total);
+    }
+    report(link, None);
+    link.0.progressed.notify_waiters();
     Ok(())
 }
 
 /// Takes the memory of a body, if the layer above agrees.
 fn begin(link: &Link, header: &ChunkHeader, head: Bytes) -> Result<(), String> {
-    let element = match header.is_test {
-        true => 1,
+    let admitted = match header.is_test {
+        true => AdmittedBody { element: 1, counter: None },
         false => link.0.events.bulk_begins(link, &head, header.total)?,
     };
-    let body = IncomingBody::new(header, head, element)?;
+    let body = IncomingBody::new(header, head, admitted)?;
     lock(&link.0.incoming).open(header, body);
     link.0.progressed.notify_waiters();
     Ok(())
@@ -314,7 +446,7 @@ struct PieceReader {
 
 impl PieceReader {
     /// Reads exactly `len` bytes.
-    async fn exactly(&mut self, len: usize) -> Result<Bytes, Option<String>> {
+    async fn exactly(&mut self, len: usize) -> Result<Bytes, PieceError> {
         let mut collected = BytesMut::new();
         loop {
             let wanted = len - collected.len();
@@ -329,41 +461,75 @@ impl PieceReader {
             collected.extend_from_slice(&std::mem::take(&mut self.rest));
             match self.stream.read_chunk(usize::MAX, true).await {
                 Ok(Some(chunk)) => self.rest = chunk.bytes,
-                Ok(None) => return Err(Some("a chunk ended early".to_owned())),
-                Err(error) => return Err(read_failure(error)),
+                Ok(None) => return Err("a chunk ended early".to_owned().into()),
+                Err(error) => return Err(error.into()),
             }
         }
     }
 
     /// Reads what is there, at least one piece.
-    async fn some(&mut self, pieces: &mut [Bytes; 32]) -> Result<usize, Option<String>> {
+    async fn some(&mut self, pieces: &mut [Bytes; 32]) -> Result<usize, PieceError> {
         if !self.rest.is_empty() {
             pieces[0] = std::mem::take(&mut self.rest);
             return Ok(1);
         }
         match self.stream.read_chunks(pieces).await {
             Ok(Some(count)) => Ok(count),
-            Ok(None) => Err(Some("a chunk ended early".to_owned())),
-            Err(error) => Err(read_failure(error)),
+            Ok(None) => Err("a chunk ended early".to_owned().into()),
+            Err(error) => Err(error.into()),
         }
     }
 
     /// Checks that nothing follows.
-    async fn end(&mut self) -> Result<(), Option<String>> {
+    async fn end(&mut self) -> Result<(), PieceError> {
         if self.rest.is_empty() {
             match self.stream.read_chunk(1, true).await {
                 Ok(None) => return Ok(()),
                 Ok(Some(_)) => {}
-                Err(error) => return Err(read_failure(error)),
+                Err(error) => return Err(error.into()),
             }
         }
-        Err(Some("a chunk is longer than its header says".to_owned()))
+        Err("a chunk is longer than its header says".to_owned().into())
     }
 }
 
-fn read_failure(error: ReadError) -> Option<String> {
-    match error {
-        ReadError::ConnectionLost(_) => None,
-        error => Some(format!("a chunk was not sent to its end: {error}")),
+/// Why the bytes of a stream are not read to their end.
+enum PieceError {
+    /// The connection has ended, or nobody is interested.
+    Ended,
+    /// The other side has reset the stream.
+    Reset,
+    Violation(String),
+}
+
+impl PieceError {
+    fn violation(self) -> Option<String> {
+        match self {
+            PieceError::Ended => None,
+            PieceError::Reset => Some("a chunk was not sent to its end".to_owned()),
+            PieceError::Violation(what) => Some(what),
+        }
+    }
+}
+
+impl From<ReadError> for PieceError {
+    fn from(error: ReadError) -> PieceError {
+        match error {
+            ReadError::ConnectionLost(_) => PieceError::Ended,
+            ReadError::Reset(_) => PieceError::Reset,
+            error => PieceError::Violation(format!("a chunk was not sent to its end: {error}")),
+        }
+    }
+}
+
+impl From<String> for PieceError {
+    fn from(what: String) -> PieceError {
+        PieceError::Violation(what)
+    }
+}
+
+impl From<Option<String>> for PieceError {
+    fn from(what: Option<String>) -> PieceError {
+        what.map_or(PieceError::Ended, PieceError::Violation)
     }
 }

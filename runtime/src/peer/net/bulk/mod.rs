@@ -8,11 +8,21 @@
 //! - Who receives checks all of it. A chunk that exists twice or not at all, a transfer without an
 //!   end, or more than the limits allow is a violation and ends the link.
 //! - The bytes of a chunk are copied once, from the packet to their place in the body.
+//! - A body can be cancelled. The streams of its chunks are reset, and no further chunk is sent. The
+//!   other side is told so. It frees the memory and counts the transfer and its chunks as received.
 
 #[cfg(any(test, feature = "testing"))]
 pub(super) mod hostile;
 pub(super) mod incoming;
 pub(super) mod outgoing;
+
+/// What bodies are sent for, in numbers of the layer above. Those of one purpose can be cancelled
+/// together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BodyPurpose {
+    pub(crate) session: u64,
+    pub(crate) step: Option<u64>,
+}
 
 /// The maximum number of bodies that one link receives at a time.
 pub(super) const OPEN_TRANSFERS: u32 = 256;

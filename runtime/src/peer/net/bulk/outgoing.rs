@@ -2,10 +2,16 @@
 
 use super::super::link::Link;
 use super::super::link::lock;
-use super::super::wire::{ChunkHeader, Credit, Greeting, TransferHead, chunks_of};
+use super::super::wire::{Cancellation, ChunkHeader, Credit, Greeting, TransferHead, chunks_of};
+use super::BodyPurpose;
 use bytes::Bytes;
+use quinn::{SendStream, VarInt};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use tokio::sync::watch;
 
 /// The maximum number of bodies that wait to be sent on a link.
 const MAX_QUEUED_BODIES: usize = 1 << 16;
@@ -32,6 +38,9 @@ pub(in super::super) struct OutgoingBody {
     head: Vec<u8>,
     frames_before: u64,
     body: Bytes,
+    purpose: Option<BodyPurpose>,
+    /// Becomes true when the body is cancelled, if it has begun and has a purpose.
+    cancelled: Option<watch::Receiver<bool>>,
     /// The number of the transfer, if it has begun.
     transfer: u64,
     next_chunk: u32,
@@ -39,7 +48,22 @@ pub(in super::super) struct OutgoingBody {
 
 impl OutgoingBody {
     pub(in super::super) fn new(head: Vec<u8>, frames_before: u64, body: Bytes, priority: i32) -> OutgoingBody {
-        OutgoingBody { priority, sequence: 0, is_test: false, head, frames_before, body, transfer: 0, next_chunk: 0 }
+        OutgoingBody {
+            priority,
+            sequence: 0,
+            is_test: false,
+            head,
+            frames_before,
+            body,
+            purpose: None,
+            cancelled: None,
+            transfer: 0,
+            next_chunk: 0,
+        }
+    }
+
+    pub(in super::super) fn for_purpose(self, purpose: BodyPurpose) -> OutgoingBody {
+        OutgoingBody { purpose: Some(purpose), ..self }
     }
 
     /// A body that the other side only measures.
@@ -87,8 +111,18 @@ impl Eq for OutgoingBody {}
 pub(super) struct OutgoingChunk {
     /// The priority of its stream.
     priority: i32,
+    /// Becomes true when the body is cancelled.
+    cancelled: Option<watch::Receiver<bool>>,
     /// The header, for a first chunk the head, and the bytes.
     pub(super) pieces: [Bytes; 3],
+}
+
+/// A transfer that has begun and may be cancelled.
+struct CancellableTransfer {
+    purpose: BodyPurpose,
+    /// The transfer as it would be cancelled now.
+    state: Cancellation,
+    cancel: watch::Sender<bool>,
 }
 
 /// The bodies that a link has to send, and the room that the other side has for them.
@@ -98,6 +132,8 @@ pub(super) struct OutgoingChunk {
 pub(in super::super) struct BodyQueue {
     waiting: BinaryHeap<OutgoingBody>,
     begun: BinaryHeap<OutgoingBody>,
+    /// The transfers with a purpose of which a chunk is not sent or not acknowledged.
+    cancellable: Vec<CancellableTransfer>,
     sequence: u64,
     /// The number of chunks that were sent.
     chunks: u64,
@@ -122,6 +158,7 @@ impl BodyQueue {
         BodyQueue {
             waiting: BinaryHeap::new(),
             begun: BinaryHeap::new(),
+            cancellable: Vec::new(),
             sequence: 0,
             chunks: 0,
             sent: Credit::default(),
@@ -159,10 +196,24 @@ impl BodyQueue {
         Ok(())
     }
 
+    /// Forgets the bodies of some purposes. Returns what to tell the other side of those that have
+    /// begun.
+    pub(in super::super) fn cancel(&mut self, is_cancelled: impl Fn(BodyPurpose) -> bool) -> Vec<Cancellation> {
+        let cut = self.cancellable.extract_if(.., |transfer| is_cancelled(transfer.purpose));
+        // Without receivers, all of it has arrived.
+        let cut = cut.filter(|transfer| transfer.cancel.send(true).is_ok());
+        let cut = cut.map(|transfer| transfer.state).collect();
+        let is_kept = |body: &OutgoingBody| !body.purpose.is_some_and(&is_cancelled);
+        self.waiting.retain(is_kept);
+        self.begun.retain(is_kept);
+        cut
+    }
+
     pub(in super::super) fn clear(&mut self) {
         self.is_closed = true;
         self.waiting.clear();
         self.begun.clear();
+        self.cancellable.clear();
     }
 
     /// Returns whether there is a chunk to send and room for it.
@@ -197,6 +248,13 @@ impl BodyQueue {
             body.transfer = self.sent.transfers;
             self.sent.transfers += 1;
             self.sent.transfer_bytes += body.len();
+            if let Some(purpose) = body.purpose {
+                self.cancellable.retain(|transfer| !transfer.cancel.is_closed());
+                let (cancel, cancelled) = watch::channel(false);
+                body.cancelled = Some(cancelled);
+                let state = Cancellation { transfer: body.transfer, total: body.len(), chunks: 0 };
+                self.cancellable.push(CancellableTransfer { purpose, state, cancel });
+            }
         }
         let header = body.header();
         let mut prefix = header.encode();
@@ -208,11 +266,15 @@ impl BodyQueue {
         let (offset, len) = (header.offset() as usize, header.len() as usize);
         let chunk = OutgoingChunk {
             priority: stream_priority(body.priority, self.chunks),
+            cancelled: body.cancelled.clone(),
             pieces: [prefix.into(), head, body.body.slice(offset..offset + len)],
         };
         self.chunks += 1;
         self.sent.bytes += len as u64;
         body.next_chunk += 1;
+        if let Some(transfer) = self.cancellable.iter_mut().find(|of| of.state.transfer == body.transfer) {
+            transfer.state.chunks = body.next_chunk;
+        }
         if body.next_chunk < chunks_of(header.total) {
             self.begun.push(body);
         }
@@ -237,9 +299,47 @@ pub(in super::super) async fn send_bodies(link: Link) {
         if stream.set_priority(chunk.priority).is_err() {
             return;
         }
-        if stream.write_all_chunks(&mut chunk.pieces).await.is_err() {
-            return;
+        let written = unless_cancelled(stream.write_all_chunks(&mut chunk.pieces), chunk.cancelled.clone()).await;
+        match written {
+            Some(Ok(())) => {}
+            Some(Err(_)) => return,
+            None => {
+                let _ = stream.reset(CANCELLED);
+                continue;
+            }
         }
         let _ = stream.finish();
+        if chunk.cancelled.is_some() {
+            link.0.runtime.spawn(reset_if_cancelled(stream, chunk.cancelled));
+        }
+    }
+}
+
+/// The code with which the streams of a cancelled body are reset.
+const CANCELLED: VarInt = VarInt::from_u32(0);
+
+/// Waits for a future, and returns its result unless a body is cancelled before.
+async fn unless_cancelled<T>(future: impl Future<Output = T>, cancelled: Option<watch::Receiver<bool>>) -> Option<T> {
+    let cancelled = async {
+        if let Some(mut cancelled) = cancelled
+            && cancelled.wait_for(|is_cancelled| *is_cancelled).await.is_ok()
+        {
+            return;
+        }
+        // It cannot be cancelled, or the link has ended.
+        std::future::pending().await
+    };
+    let (mut future, mut cancelled) = (pin!(future), pin!(cancelled));
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(result) => Poll::Ready(Some(result)),
+        Poll::Pending => cancelled.as_mut().poll(context).map(|()| None),
+    })
+    .await
+}
+
+/// Resets the stream of a chunk if its body is cancelled before the other side has all of it.
+async fn reset_if_cancelled(mut stream: SendStream, cancelled: Option<watch::Receiver<bool>>) {
+    if unless_cancelled(stream.stopped(), cancelled).await.is_none() {
+        let _ = stream.reset(CANCELLED);
     }
 }

@@ -10,7 +10,7 @@ fn bodies_of_all_lengths_arrive() {
     let chunk = CHUNK as usize;
     for (i, len) in [0, 1, 5000, chunk - 1, chunk, chunk + 1, 20_000_000].into_iter().enumerate() {
         let body = pattern(len, i as u64);
-        there.send_bulk(vec![i as u8; i * 1000], body.clone().into(), 0);
+        there.send_bulk(vec![i as u8; i * 1000], body.clone().into(), 0, None);
         assert!(
             matches!(server.next(), NetEvent::Begins(head, total) if head.len() == i * 1000 && total == len as u64)
         );
@@ -25,7 +25,7 @@ fn bodies_and_frames_go_both_ways_at_once() {
     let body = Bytes::from(pattern(7_000_000, 1));
     for i in 0..10_u8 {
         for link in [&there, &back] {
-            link.send_bulk(vec![i], body.clone(), i32::from(i % 3));
+            link.send_bulk(vec![i], body.clone(), i32::from(i % 3), None);
             link.send(vec![i]);
         }
     }
@@ -51,7 +51,7 @@ fn bodies_and_frames_go_both_ways_at_once() {
 fn many_small_bodies_arrive() {
     let (_client, server, there, _back) = linked_pair();
     for i in 0..3000_u32 {
-        there.send_bulk(i.to_le_bytes().to_vec(), pattern(9000, u64::from(i)).into(), 0);
+        there.send_bulk(i.to_le_bytes().to_vec(), pattern(9000, u64::from(i)).into(), 0, None);
     }
     let mut arrived = vec![false; 3000];
     for _ in 0..3000 {
@@ -67,7 +67,7 @@ fn no_body_overtakes_the_frames_before_it() {
     let (_client, server, there, _back) = linked_pair();
     for i in 0..200_u8 {
         there.send(vec![i; 3000]);
-        there.send_bulk(vec![i], Bytes::from_static(&[1; 100]), 5);
+        there.send_bulk(vec![i], Bytes::from_static(&[1; 100]), 5, None);
     }
     let (mut frames, mut bodies) = (0, 0);
     while bodies < 200 {
@@ -85,7 +85,7 @@ fn a_body_that_the_layer_above_rejects_is_a_violation() {
     let server = Setup { on_begin: Box::new(|_, _| Err("too large for me".to_owned())), ..Setup::default() }.start();
     let client = Setup::default().start();
     let (there, _back) = link_nodes(&client, &server);
-    there.send_bulk(Vec::new(), vec![0; 1 << 20].into(), 0);
+    there.send_bulk(Vec::new(), vec![0; 1 << 20].into(), 0, None);
     assert_eq!(server.lost(), LinkLost::Violation("too large for me".to_owned()));
     assert!(matches!(client.lost(), LinkLost::Closed { code: CloseCode::VIOLATION, .. }));
 }
@@ -95,7 +95,7 @@ fn closing_drops_bodies_that_wait() {
     let (client, server, there, back) = linked_pair();
     let body = Bytes::from(vec![1; 50_000_000]);
     for _ in 0..5 {
-        there.send_bulk(Vec::new(), body.clone(), 0);
+        there.send_bulk(Vec::new(), body.clone(), 0, None);
     }
     there.close(CloseCode(300), "enough");
     assert_eq!(client.lost(), LinkLost::Local);

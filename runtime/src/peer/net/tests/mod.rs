@@ -7,7 +7,7 @@ mod identity;
 mod simulated;
 mod tokens;
 
-use super::{CloseCode, Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey, Profile};
+use super::{AdmittedBody, CloseCode, Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey, Profile};
 use crate::peer::body::BodyBuffer;
 use anabranch_dsl::Diagnostic;
 use std::collections::HashSet;
@@ -28,6 +28,7 @@ enum NetEvent {
     Frame(Vec<u8>),
     Begins(Vec<u8>, u64),
     Bulk(Vec<u8>, Vec<u8>),
+    Cancelled(Vec<u8>, u64),
     Lost(LinkLost),
 }
 
@@ -73,15 +74,19 @@ impl NetEvents for EventRecorder {
         Ok(())
     }
 
-    fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<usize, String> {
+    fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<AdmittedBody, String> {
         (self.on_begin)(link, head)?;
         self.record(NetEvent::Begins(head.to_vec(), len));
-        Ok(1)
+        Ok(AdmittedBody { element: 1, counter: None })
     }
 
     fn bulk(&self, _: &Link, head: &[u8], body: BodyBuffer) -> Result<(), String> {
         self.record(NetEvent::Bulk(head.to_vec(), body.into_elements()));
         Ok(())
+    }
+
+    fn bulk_cancelled(&self, _: &Link, head: &[u8], len: u64) {
+        self.record(NetEvent::Cancelled(head.to_vec(), len));
     }
 
     fn lost(&self, _: &Link, why: LinkLost) {

@@ -1,13 +1,13 @@
 //! Links over a simulated network, in virtual time: loss, reordering, duplicates, cuts, slow lines.
 
 use super::*;
-use crate::peer::net::admission;
 use crate::peer::net::endpoint::NetCore;
 use crate::peer::net::link::Established;
 use crate::peer::net::profile::NetSettings;
 use crate::peer::net::simulation::{Network, Weather, pass, simulate, timed};
 use crate::peer::net::tls::{PROTOCOL, Tls};
 use crate::peer::net::wire::{ControlFrame, FrameSplitter};
+use crate::peer::net::{BodyPurpose, admission};
 use bytes::Bytes;
 use quinn::{Connection, Endpoint, EndpointConfig, ServerConfig};
 
@@ -85,7 +85,12 @@ fn frames_and_bodies_arrive_over_a_bad_network() {
             for i in 0..40_u8 {
                 for link in [&there, &back] {
                     link.send(vec![i; usize::from(i) * 100]);
-                    link.send_bulk(vec![i], pattern(usize::from(i) * 9000, u64::from(i)).into(), i32::from(i % 4));
+                    link.send_bulk(
+                        vec![i],
+                        pattern(usize::from(i) * 9000, u64::from(i)).into(),
+                        i32::from(i % 4),
+                        None,
+                    );
                 }
             }
             for node in [&client, &server] {
@@ -140,7 +145,7 @@ fn a_dead_node_is_found_within_six_seconds() {
             assert!(after + later < Duration::from_secs(if cut[0] && cut[1] { 6 } else { 10 }), "{after:?} {later:?}");
             // Nothing happens, and nothing is kept.
             there.send(vec![1; 1000]);
-            there.send_bulk(Vec::new(), Bytes::from(vec![1; 1000]), 0);
+            there.send_bulk(Vec::new(), Bytes::from(vec![1; 1000]), 0, None);
             there.close(CloseCode(300), "");
             assert_eq!(there.stats().queued_bytes, 0);
         });
@@ -154,7 +159,7 @@ fn a_short_outage_does_not_end_a_link() {
         let (client, server, there, _back) = pair(&network, Profile::Lan).await;
         network.cut_off(&[client.addr, server.addr]);
         there.send(vec![1]);
-        there.send_bulk(vec![2], pattern(5_000_000, 3).into(), 0);
+        there.send_bulk(vec![2], pattern(5_000_000, 3).into(), 0, None);
         // Each probe waits twice as long as the one before, so the next may come after 3 s.
         pass(Duration::from_millis(1500)).await;
         assert!(server.events.try_recv().is_err());
@@ -187,7 +192,7 @@ const SLOW: Weather = Weather { delay: Duration::from_millis(5), rate: 12.5e6, q
 fn frames_do_not_wait_behind_bodies() {
     simulate(async {
         let (_client, server, there, _back) = pair(&Network::new(1, SLOW), Profile::Lan).await;
-        there.send_bulk(Vec::new(), vec![1; 50_000_000].into(), 0);
+        there.send_bulk(Vec::new(), vec![1; 50_000_000].into(), 0, None);
         assert!(matches!(server.next().await, NetEvent::Begins(..)));
         let mut worst = Duration::ZERO;
         for i in 0..50_u8 {
@@ -232,7 +237,7 @@ fn signals_pass_while_frames_and_bodies_wait_for_the_reader() {
         let client = SimulatedNode::start(&network, 1, Profile::Lan);
         let (link, _endpoint, connection, established) = link_with_lazy_reader(&network, &client).await;
         (0..160).for_each(|_| link.send(vec![1; 50_000]));
-        link.send_bulk(Vec::new(), vec![1; 100_000_000].into(), 0);
+        link.send_bulk(Vec::new(), vec![1; 100_000_000].into(), 0, None);
         pass(Duration::from_secs(2)).await;
         let stuck = link.stats();
         assert!(stuck.queued_bytes > 1_000_000 && stuck.sent_bytes > 30_000_000, "{stuck:?}");
@@ -265,7 +270,7 @@ fn bodies_of_higher_priority_overtake_others() {
     simulate(async {
         let (_client, server, there, _back) = pair(&Network::new(1, SLOW), Profile::Lan).await;
         for (name, priority, len) in [(0, 0, 20_000_000), (1, -5, 3_000_000), (2, 7, 3_000_000), (3, 7, 3_000_000)] {
-            there.send_bulk(vec![name], vec![name; len].into(), priority);
+            there.send_bulk(vec![name], vec![name; len].into(), priority, None);
             if name == 0 {
                 assert!(matches!(server.next().await, NetEvent::Begins(..)));
             }
@@ -280,13 +285,91 @@ fn bodies_of_higher_priority_overtake_others() {
     });
 }
 
+/// A line of 1 Mbit/s.
+const VERY_SLOW: Weather = Weather { delay: Duration::from_millis(20), rate: 125e3, queue: 50e3, ..Weather::FAIR };
+
+#[test]
+fn bodies_that_are_cancelled_give_way_to_others_and_to_their_memory() {
+    simulate(async {
+        let (_client, server, there, _back) = pair(&Network::new(1, VERY_SLOW), Profile::Lan).await;
+        let of = |step| Some(BodyPurpose { session: 1, step: Some(step) });
+        let body = Bytes::from(vec![1; 12_000_000]);
+        // QUIC takes all of the first two, which need three minutes. The third waits.
+        for head in 0..5_u8 {
+            there.send_bulk(vec![head], body.clone(), 0, of(u64::from(head / 4)));
+        }
+        assert!(matches!(server.next().await, NetEvent::Begins(head, 12_000_000) if head == [0]));
+        pass(Duration::from_secs(5)).await;
+        there.cancel_bodies(|purpose| purpose.session == 1);
+        assert_eq!(there.stats().queued_bodies, 0);
+        assert!(matches!(server.next().await, NetEvent::Cancelled(head, 12_000_000) if head == [0]));
+        pass(Duration::from_secs(2)).await;
+        assert!(body.is_unique(), "nothing holds a body that was cancelled");
+        // All room is free again: more bodies than may be open at a time, and one of many bytes.
+        for i in 0..300 {
+            there.send_bulk(vec![0], pattern(100, i).into(), 0, of(2));
+        }
+        there.send_bulk(vec![1], vec![1; 200_000].into(), 0, of(2));
+        let all = async {
+            let mut arrived = 0;
+            while arrived < 301 {
+                match server.next().await {
+                    NetEvent::Bulk(..) => arrived += 1,
+                    NetEvent::Begins(..) => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+        };
+        let ((), after) = timed(all).await;
+        assert!(after < Duration::from_secs(5), "{after:?}");
+        // Those that have arrived cannot be cancelled.
+        there.cancel_bodies(|_| true);
+        there.send(vec![7]);
+        assert!(matches!(server.next().await, NetEvent::Frame(frame) if frame == [7]));
+    });
+}
+
+#[test]
+fn cancelling_over_a_bad_network_breaks_no_rule() {
+    for seed in 0..10 {
+        simulate(async {
+            let jitter = Duration::from_millis(5);
+            let weather = Weather { rate: 2e6, queue: 100e3, jitter, loss: 0.03, duplicates: 0.1, ..Weather::FAIR };
+            let (_client, server, there, _back) = pair(&Network::new(seed, weather), Profile::Lan).await;
+            for round in 0..20_u64 {
+                let purpose = Some(BodyPurpose { session: round % 2, step: None });
+                let len = [100, 70_000, 5_000_000][(round + seed) as usize % 3];
+                there.send_bulk(vec![round as u8], pattern(len, round).into(), (round % 3) as i32, purpose);
+                pass(Duration::from_millis(50 * (round % 7))).await;
+                if round % 5 == seed % 5 {
+                    there.cancel_bodies(|purpose| purpose.session == 0);
+                }
+            }
+            there.send_bulk(vec![99], pattern(50_000, 99).into(), -9, None);
+            let mut arrived = Vec::new();
+            while !arrived.contains(&99) {
+                match server.next().await {
+                    NetEvent::Bulk(head, body) => {
+                        assert!(body == pattern(body.len(), head[0].into()), "it arrives as it was");
+                        arrived.push(head[0]);
+                    }
+                    NetEvent::Begins(..) | NetEvent::Cancelled(..) => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            let kept = (0..20).filter(|round| round % 2 == 1).filter(|round| arrived.contains(round)).count();
+            assert!(kept >= 9, "those of the other session arrive: {arrived:?}");
+        });
+    }
+}
+
 #[test]
 fn packets_grow_to_what_the_network_takes() {
     for (mtu, profile, least) in [(8972, Profile::Lan, 8900), (1472, Profile::Lan, 1400), (1472, Profile::Wan, 1452)] {
         simulate(async {
             let weather = Weather { mtu, ..Weather::FAIR };
             let (_client, server, there, _back) = pair(&Network::new(1, weather), profile).await;
-            there.send_bulk(Vec::new(), vec![1; 10_000_000].into(), 0);
+            there.send_bulk(Vec::new(), vec![1; 10_000_000].into(), 0, None);
             while !matches!(server.next().await, NetEvent::Bulk(..)) {}
             pass(Duration::from_secs(2)).await;
             let found = usize::from(there.stats().mtu);

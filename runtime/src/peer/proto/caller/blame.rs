@@ -146,6 +146,11 @@ impl Caller {
         error.labels
     }
 
+    /// Returns the error of a peer whose link was lost before it had introduced itself.
+    pub(crate) fn lost_early(&self, process: ProcessNumber, loss: LinkLoss) -> WireError {
+        unavailable(format!("{} {}", self.name(process), PeerLoss::Link(loss).predicate(Time::ZERO)))
+    }
+
     /// Returns the error of something that was asked of a peer and cannot be had, if so.
     pub(crate) fn why_unavailable(&self, process: ProcessNumber) -> Option<WireError> {
         self.peer(process)?.why_unavailable()

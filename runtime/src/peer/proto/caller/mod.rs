@@ -254,6 +254,7 @@ impl Caller {
                 }
             }
             CallerInput::LinkLost { link, loss } => {
+                // A link whose process is not known yet is the affair of who dialed.
                 let Some(process) = self.process_of(link) else { return };
                 self.peer_lost(now, process, PeerLoss::Link(loss), out);
             }
@@ -268,6 +269,11 @@ impl Caller {
             CallerInput::Tick => self.tick(now, out),
         }
         self.release_leaving(now, out);
+    }
+
+    /// Returns whether a link leads to a peer that has introduced itself on it.
+    pub(crate) fn knows(&self, link: LinkNumber) -> bool {
+        self.process_of(link).is_some()
     }
 
     fn process_of(&self, link: LinkNumber) -> Option<ProcessNumber> {

@@ -2,6 +2,7 @@
 
 use super::SharedValue;
 use crate::byte_gauge::{ByteGauge, HeldBytes};
+use crate::peer::proto::codec::Destination;
 use crate::peer::proto::frame::{Digest, Hello, PeerKey, ProcessNumber, RequestNumber, SessionId, WireFrame};
 use crate::peer::proto::frame::{Start, StatusReport, StepFault, StepMessage, StepNumber, ValueId, WireError};
 use crate::peer::proto::payload::{MAX_BODY, MAX_WAITING};
@@ -132,6 +133,12 @@ pub(crate) enum HostInput {
         frame: WireFrame,
         body: u64,
     },
+    /// A body that [`Host::admit`](super::Host::admit) has admitted does not arrive as a whole.
+    Cancelled {
+        link: LinkNumber,
+        to: Destination,
+        len: u64,
+    },
     LinkLost {
         link: LinkNumber,
         reason: String,
@@ -195,6 +202,17 @@ pub(crate) enum HostOutput {
     Send {
         link: LinkNumber,
         frame: WireFrame,
+    },
+    /// Send a value that counts as waiting until it is sent.
+    SendValue {
+        link: LinkNumber,
+        frame: WireFrame,
+        held: Option<HeldBytes>,
+    },
+    /// Forget the bodies of a session that wait to be sent, or those of one of its steps.
+    CancelBodies {
+        session: SessionId,
+        step: Option<StepNumber>,
     },
     /// Close a link whose other side broke the protocol, or that is not used. The host treats it as
     /// lost.

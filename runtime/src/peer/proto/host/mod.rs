@@ -44,6 +44,7 @@ use super::frame::{CallerFrame, Hello, LinkFrame, Open, PeerFrame, PeerKey, Proc
 use super::frame::{SessionId, Start, StatusReport, StepFault, StepMessage};
 use super::frame::{StepNumber, StepProgress, Usage, WireError, WireErrorKind};
 use super::{LinkNumber, Time};
+use crate::peer::printable;
 pub(crate) use events::{Begin, HostArrival, HostInput, HostLimits, HostOutput};
 pub(crate) use events::{ProgramKey, RequestKey, SessionSlot, StepEnd, StepKey};
 use programs::ProgramLibrary;
@@ -132,6 +133,12 @@ impl Host {
         Ok(())
     }
 
+    /// Returns a step that runs.
+    pub(crate) fn step_key(&self, session: SessionId, step: StepNumber) -> Option<StepKey> {
+        let slot = *self.by_id.get(&session)?;
+        self.sessions[&slot].steps.contains_key(&step).then_some(StepKey { session: slot, step })
+    }
+
     /// Returns what the host holds.
     pub(crate) fn usage(&self) -> Usage {
         let mut usage =
@@ -175,6 +182,11 @@ impl Host {
                 if let Err(reason) = self.on_frame(now, link, frame, out) {
                     out.push(HostOutput::CloseLink { link, reason: reason.clone() });
                     self.link_lost(now, link, &reason, out);
+                }
+            }
+            HostInput::Cancelled { link, to, len } => {
+                if let (Destination::Peer(_), Some(state)) = (to, self.links.get_mut(&link)) {
+                    state.incoming_bytes = state.incoming_bytes.saturating_sub(len);
                 }
             }
             HostInput::LinkLost { link, reason } => self.link_lost(now, link, &reason, out),
@@ -228,7 +240,7 @@ impl Host {
         match frame {
             WireFrame::Link(LinkFrame::Hello(hello)) => {
                 let state = self.links.get_mut(&link).expect("the link exists");
-                if state.name.replace(hello.name.clone()).is_some() {
+                if state.name.replace(printable(&hello.name)).is_some() {
                     return Err("the process introduced itself twice".to_owned());
                 }
                 out.push(HostOutput::Greeted { link, node, hello });
@@ -242,7 +254,12 @@ impl Host {
                 Ok(())
             }
             WireFrame::Link(LinkFrame::Status) => {
-                let report = LinkFrame::StatusReport(self.status(node));
+                // A node that sessions introduced sees nothing of others.
+                let report = match self.links[&link].is_introduced {
+                    true => StatusReport::default(),
+                    false => self.status(node),
+                };
+                let report = LinkFrame::StatusReport(report);
                 out.push(HostOutput::Send { link, frame: WireFrame::Link(report) });
                 Ok(())
             }

@@ -404,6 +404,7 @@ impl Host {
                 out.push(HostOutput::Stop { key: super::StepKey { session: slot, step }, reason });
             }
         }
+        out.push(HostOutput::CancelBodies { session: session.id, step: None });
         out.push(HostOutput::DropSession { session: slot });
         self.release_programs(slot, session.programs, out);
         self.end_locks(now, slot, (session.owner, session.id), out);

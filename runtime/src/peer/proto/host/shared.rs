@@ -474,7 +474,11 @@ impl Host {
                 }
                 true
             }
-            false => self.shared.resolve(owner, id, lock, commits, out) || !commits,
+            false => {
+                // The session has forgotten the lock.
+                self.shared.remove_lock(key);
+                self.shared.resolve(owner, id, lock, commits, out) || !commits
+            }
         };
         let frame = match is_done {
             true => CallerFrame::Decided { request },

@@ -200,6 +200,8 @@ impl Host {
 
     pub(super) fn abort(&mut self, slot: SessionSlot, step: StepNumber, reason: &str, out: &mut Vec<HostOutput>) {
         let session = self.sessions.get_mut(&slot).expect("the session exists");
+        // Also if its part here has ended: nobody needs what it sends.
+        out.push(HostOutput::CancelBodies { session: session.id, step: Some(step) });
         let Some(running) = session.steps.get_mut(&step).filter(|running| !running.is_stopped) else { return };
         running.is_stopped = true;
         // The end is reported when it is known: an operation that comes earlier may have failed.
@@ -230,6 +232,9 @@ impl Host {
             Ok(outputs) => (Some(step.assigns), CallerFrame::Ended { step: key.step, outputs }),
             Err(failure) => (None, CallerFrame::Failed { step: key.step, failure }),
         };
+        if keep.is_none() {
+            out.push(HostOutput::CancelBodies { session: session.id, step: Some(key.step) });
+        }
         out.push(HostOutput::Finish { key, keep });
         if !step.is_reported {
             reply(session, frame, out);

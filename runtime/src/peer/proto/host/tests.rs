@@ -1,9 +1,10 @@
 //! Limits of a session at a peer.
 
-use super::{Host, HostInput, HostLimits, HostOutput};
+use super::{Host, HostInput, HostLimits, HostOutput, RequestKey};
 use crate::peer::proto::frame::WireFrame;
 use crate::peer::proto::frame::{CallerFrame, Digest, Hello, LinkFrame, Open, PeerFrame, PeerKey, ProcessEntry};
-use crate::peer::proto::frame::{OWNER, ProcessNumber, ProgramNumber, SessionId, Start, StepNumber, WireErrorKind};
+use crate::peer::proto::frame::{OWNER, ProcessNumber, ProgramNumber, RequestNumber, SessionId, Start, StepNumber};
+use crate::peer::proto::frame::{ValueId, WireErrorKind};
 use crate::peer::proto::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
 use std::net::SocketAddr;
@@ -150,6 +151,34 @@ fn a_step_that_takes_longer_than_the_peer_allows_fails_and_is_stopped() {
         (160, 2, WireErrorKind::ResourceExhausted, slow),
     ];
     assert_eq!(ended, expected);
+}
+
+#[test]
+fn values_that_were_asked_for_count_until_they_are_sent() {
+    let mut played = PlayedOwner::open(HostLimits { outgoing_bytes: 50_000, ..HostLimits::default() });
+    let tensor = HostTensor::new(vec![5_000], vec![1.0f32; 5_000]);
+    let (value, request) = (ValueId(1), RequestNumber);
+    played.frame(PeerFrame::Store { request: request(1), value, tensor: tensor.clone() });
+    let slot = played.host.by_id[&SessionId(1)];
+    played.input(HostInput::Stored { key: RequestKey { session: slot, request: request(1) }, outcome: Ok(()) });
+    played.out.clear();
+    let fetch = |n: u64, played: &mut PlayedOwner| {
+        played.frame(PeerFrame::Fetch { request: request(n), value });
+        let key = RequestKey { session: slot, request: request(n) };
+        played.input(HostInput::Fetched { key, outcome: Ok(tensor.clone()) });
+        let answer = played.out.drain(..).next_back().expect("the host answers");
+        match answer {
+            HostOutput::SendValue { held, .. } => Ok(held.expect("the value is not small")),
+            HostOutput::Send { frame: WireFrame::ToCaller { frame, .. }, .. } => Err(frame),
+            other => panic!("{other:?}"),
+        }
+    };
+    let held = [fetch(2, &mut played).expect("there is room"), fetch(3, &mut played).expect("there is room")];
+    let refused = fetch(4, &mut played).expect_err("60,000 bytes would wait");
+    let CallerFrame::RequestFailed { error, .. } = refused else { panic!("{refused:?}") };
+    assert_eq!(error.kind, WireErrorKind::ResourceExhausted, "{error:?}");
+    drop(held);
+    fetch(5, &mut played).expect("the others were sent");
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use super::session::{HostSession, StoredValue};
 use super::{CallerFrame, Host, HostOutput, RequestKey, SessionSlot, WorkKey, exhausted, invalid, reply};
-use crate::peer::proto::frame::{RequestNumber, ValueId, WireError, WireErrorKind};
-use crate::peer::proto::payload::check_size;
+use crate::peer::proto::frame::{RequestNumber, ValueId, WireError, WireErrorKind, WireFrame};
+use crate::peer::proto::payload::{check_size, hold_outgoing};
 use anabranch_dsl::HostTensor;
 
 impl Host {
@@ -96,11 +96,15 @@ impl Host {
         let Some(session) = self.answer(key) else { return };
         let request = key.request;
         session.requests.remove(&request);
-        let frame = match outcome {
-            Ok(tensor) => CallerFrame::Fetched { request, tensor },
-            Err(error) => CallerFrame::RequestFailed { request, error },
-        };
-        reply(session, frame, out);
+        let held = outcome.and_then(|tensor| Ok((hold_outgoing(&session.outgoing, &tensor)?, tensor)));
+        match held {
+            Ok((held, tensor)) => {
+                let frame =
+                    WireFrame::ToCaller { session: session.id, frame: CallerFrame::Fetched { request, tensor } };
+                out.push(HostOutput::SendValue { link: session.link, frame, held });
+            }
+            Err(error) => reply(session, CallerFrame::RequestFailed { request, error }, out),
+        }
     }
 
     /// Notes that work for a request is done. Returns its session if it is still open.

@@ -138,7 +138,7 @@ fn frames_that_say_something_wrong_are_rejected() {
     assert_eq!(error(&large.head, None), "the body is missing");
     assert_eq!(error(&large.head, Some(vec![0; 4])), "a body of 4 bytes, not 20000");
     assert!(announce(&large.head, 4).is_err() && announce(&bools.head, 2).is_err());
-    let announced = Announced { to: Destination::Peer(SESSIONS[0]), element: 4 };
+    let announced = Announced { to: Destination::Peer(SESSIONS[0]), step: None, element: 4 };
     assert_eq!(announce(&large.head, 20_000), Ok(announced));
 }
 
@@ -146,6 +146,12 @@ fn frames_that_say_something_wrong_are_rejected() {
 fn errors_cross_without_locations() {
     use anabranch_dsl::{Diagnostic, ErrorKind, Loc};
     let node = Loc { file: "<node>", line: 4, column: 1 };
+    let control = WireError::new(crate::peer::proto::frame::WireErrorKind::Internal, "a\u{1b}[2Jb\nc")
+        .help("\u{7}d")
+        .at(None, "e\rf");
+    let shown = control.into_diagnostic(|_| Loc::UNKNOWN);
+    assert_eq!((&shown.message[..], shown.help.as_deref()), ("a [2Jb\nc", Some(" d")));
+    assert_eq!(shown.labels[0].1, "e f");
     let long = "é".repeat(3_000);
     let error = Diagnostic::new(long.clone()).at(node, "here").at(Loc::caller(), "there").help("help");
     let error = error.of_kind(ErrorKind::AssertionFailed);
@@ -333,6 +339,29 @@ fn a_lock_that_is_not_renewed_expires_and_its_commit_changes_nothing() {
     let decide = PeerFrame::Decide { request: RequestNumber(10), lock: LockNumber(5), commits: true };
     assert!(matches!(answers(&mut victims, 0, SESSIONS[0], decide)[..], [CallerFrame::RequestFailed { .. }]));
     assert_eq!(victims.host.shared_values(), before);
+}
+
+#[test]
+fn a_decision_about_a_lock_that_was_not_prepared_ends_the_lock() {
+    let (mut victims, second) = (Victims::new(), SessionId(7));
+    open_second(&mut victims, second);
+    answers(&mut victims, 0, SESSIONS[0], store(1));
+    answers(&mut victims, 2, second, store(1));
+    answers(&mut victims, 0, SESSIONS[0], acquire(5, 1, true));
+    assert_eq!(answers(&mut victims, 2, second, acquire(6, 1, true)), [], "the variable is locked");
+    let decide = PeerFrame::Decide { request: RequestNumber(10), lock: LockNumber(5), commits: true };
+    let mut out = Vec::new();
+    let frame = WireFrame::ToPeer { session: SESSIONS[0], frame: decide };
+    victims.host.handle(victims.now, HostInput::Frame { link: victims.links[0], frame, body: 0 }, &mut out);
+    let frames = out.iter().filter_map(|output| match output {
+        HostOutput::Send { frame: WireFrame::ToCaller { session, frame }, .. } => Some((*session, frame)),
+        _ => None,
+    });
+    let frames: Vec<_> = frames.collect();
+    let [(_, CallerFrame::RequestFailed { .. }), (to, CallerFrame::Acquired { .. })] = &frames[..] else {
+        panic!("{frames:?}")
+    };
+    assert_eq!(*to, second, "nobody else holds the variable");
 }
 
 #[test]

@@ -464,7 +464,11 @@ impl ClusterModel {
     /// Reports an output of a host that is about links.
     pub(super) fn link_acts(&mut self, node: usize, output: HostOutput) {
         match output {
-            HostOutput::Send { link, frame } => self.send(node, link, frame),
+            HostOutput::Send { link, frame } | HostOutput::SendValue { link, frame, .. } => {
+                self.send(node, link, frame);
+            }
+            // Messages are on their way at once.
+            HostOutput::CancelBodies { .. } => {}
             HostOutput::CloseLink { link, reason } => self.close(node, link, &reason),
             HostOutput::Greeted { link, node: key, hello } => {
                 self.inform_caller(node, CallerInput::Linked { link, node: key, hello });
