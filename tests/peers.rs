@@ -425,6 +425,66 @@ fn a_node_that_a_session_introduced_opens_no_sessions_of_its_own() -> Result<(),
     Ok(())
 }
 
+#[test]
+fn a_node_that_a_session_introduced_does_not_see_what_others_do() -> Result<(), Diagnostic> {
+    let (key, key_of_second) = (NodeKey::generate()?, NodeKey::generate()?);
+    let first = serve(PeerOptions::new(NodeKey::generate()?), &key)?;
+    let second = serve(PeerOptions::new(key_of_second.clone()), &key)?;
+    let session = session_with(key.clone(), [&first, &second]).build()?;
+    count(&session, &shared_counter("n"))(1)?;
+    let ask = |key: &NodeKey| PeerStatus::ask(key, &first.address(), Profile::Loopback, Duration::from_secs(5));
+    let (seen, unseen) = (ask(&key)?, ask(&key_of_second)?);
+    assert_eq!((seen.sessions, seen.shared.len()), (1, 1));
+    assert_eq!((unseen.sessions, unseen.programs, unseen.shared.len()), (0, 0, 0));
+    Ok(())
+}
+
+#[test]
+fn calls_at_a_peer_do_not_wait_for_another_that_is_dialed() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let mut both = peers(2, &key)?;
+    let session = session_with(key, &both).failure_timeout(Duration::from_secs(4)).build()?;
+    let counter = shared_counter("n");
+    let count = count(&session, &counter);
+    assert_eq!(count(1)?, 6);
+    let f = Arc::new(session.function(|x: Tensor| on("/peer:1/cpu:0", || x * 2.0))?);
+    assert_eq!(f.call(1.0)?, 2.0);
+    let addr = both[1].address().socket_addr();
+    both.remove(1).leave("it is done", Duration::from_secs(5));
+    // Connecting to this socket takes two seconds.
+    let _silent = std::net::UdpSocket::bind(addr).expect("the peer has ended");
+    let dialing = f.clone();
+    let dialing = std::thread::spawn(move || dialing.call(1.0));
+    // If the calls waited, the first would last until the other thread has given up.
+    for i in 0..20 {
+        assert_eq!(count(1)?, 7 + i);
+    }
+    assert!(!dialing.is_finished(), "the other call still dials");
+    // Calls that wait for the same attempt share its failure.
+    let others: Vec<_> = (0..8).map(|_| f.clone()).collect();
+    let others: Vec<_> = others.into_iter().map(|f| std::thread::spawn(move || f.call(1.0))).collect();
+    for call in others.into_iter().chain([dialing]) {
+        let error = call.join().expect("a call does not panic").expect_err("nobody answers");
+        assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_failure_timeout_has_limits_and_is_shown() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let peers = peers(1, &key)?;
+    let with = |timeout: Duration| session_with(key.clone(), &peers).failure_timeout(timeout).build();
+    for wrong in [Duration::ZERO, Duration::from_secs(601)] {
+        let text = with(wrong).expect_err("it is out of range").to_string();
+        assert!(text.contains("a failure timeout of") && text.contains("between 100ms and 600s"), "{text}");
+    }
+    let (settings, _) = with(Duration::from_secs(20))?.network().expect("there is a peer");
+    assert!(settings.contains("a failure timeout of 20s makes: keep-alive every 1.8s"), "{settings}");
+    assert_eq!(Session::new()?.network(), None);
+    Ok(())
+}
+
 /// Returns a shared counter, at the first peer of a session.
 fn shared_counter(name: &str) -> Var<i64> {
     Var::<i64>::new("n", 5i64).on("/peer:0/cpu:0").share_as(name)

@@ -88,7 +88,7 @@ fn an_expired_token_admits_nobody() {
         let token = token_of(&peer);
         until("the token expires", || token.is_expired());
         let error = with_key(new_key(), peer.address.clone().with_token(token)).build();
-        assert_says(&error.expect_err("the token has expired"), &["token", &peer.addr().to_string()]);
+        assert_says(&error.expect_err("the token has expired"), &["token has expired", &peer.addr().to_string()]);
     });
 }
 

@@ -1,5 +1,5 @@
 //! Slow and broken networks: the peer is in a namespace of its own. Skipped if this process may not
-//! make one.
+//! make one, unless `ANABRANCH_NAMESPACES` is set.
 
 use crate::processes::{ANABRANCH, FAILURE_TIMEOUT, PeerProcess, ProcessTest, bounded, spin, until};
 use anabranch::peers::Profile;
@@ -63,10 +63,16 @@ impl Drop for Namespace {
     }
 }
 
+/// Says that a test is skipped, and why. With `ANABRANCH_NAMESPACES` set, that is a failure.
+fn skip(name: &str, why: &str) {
+    assert!(std::env::var_os("ANABRANCH_NAMESPACES").is_none(), "{name}: {why}");
+    println!("{name}: skipped, as {why}");
+}
+
 /// Runs a test with a peer in a namespace.
 fn with_namespace(name: &str, number: u8, test: impl FnOnce(&ProcessTest, &Namespace, &PeerProcess) + Send + 'static) {
     let Some(namespace) = Namespace::create(number) else {
-        return println!("{name}: skipped, as this process may make no network namespace with `ip netns`");
+        return skip(name, "this process may make no network namespace with `ip netns`");
     };
     bounded(name, move |context| test(context, &namespace, &namespace.peer(context)));
 }
@@ -88,7 +94,8 @@ fn a_link_that_goes_down_is_lost_and_found_again() {
         let (result, f) = call.join().expect("a call does not panic");
         let error = result.expect_err("the link is down");
         assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
-        assert!(error.to_string().contains(&peer.addr().to_string()), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("is unreachable") && text.contains(&peer.addr().to_string()), "{text}");
         assert!(run(&format!("ip link set {} up", namespace.device)));
         until("the peer ends the step", || test.status(peer).steps == 0);
         assert_eq!(f.call(5).expect("the link is up"), 5);
@@ -109,7 +116,7 @@ fn a_slow_link_is_not_lost() {
         let is_slow = run(&format!("tc qdisc add dev {} {slow}", namespace.device))
             && run(&format!("tc -n {} qdisc add dev peer {slow}", namespace.name));
         if !is_slow {
-            return println!("slow_link: skipped, as this system has no `tbf`");
+            return skip("slow_link", "this system has no `tbf`");
         }
         // 20 KB there and back take at least 5 s, longer than the failure timeout.
         let x: Vec<f32> = (0..5_000).map(|i| i as f32).collect();

@@ -266,6 +266,16 @@ impl Process {
         until_some("a process ends", || self.ended())
     }
 
+    /// Returns a function that kills the process.
+    pub fn killer(&self) -> impl Fn() + Send + Sync + use<> {
+        let child = self.child.clone();
+        move || {
+            let mut child = child.lock().expect("no thread panics with this lock");
+            child.kill().expect("the process can be killed");
+            child.wait().expect("the process can be awaited");
+        }
+    }
+
     #[track_caller]
     pub fn kill(&self) {
         self.send(Signal::KILL);

@@ -1,11 +1,12 @@
 //! Several sessions at one peer.
 
 use crate::processes::{ANABRANCH, FAILURE_TIMEOUT, PeerProcess, Process, ProcessTest, bounded, is_slow, spin, until};
-use anabranch::Session;
 use anabranch::peers::{NodeKey, Profile};
 use anabranch::prelude::*;
+use anabranch::{Diagnostic, Session};
 use std::process::Command;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -116,14 +117,15 @@ fn holding() {
     panic!("the loop has ended: {result:?}");
 }
 
-/// Starts a process with a session at a peer.
-fn start(test: &ProcessTest, peer: &PeerProcess, program: &str) -> Process {
+/// Starts a process with a session at peers.
+fn start(test: &ProcessTest, peers: &[PeerProcess], program: &str) -> Process {
     let key = test.path("session.key");
     if !key.exists() {
         test.key.save(&key).expect("the folder can be written");
     }
+    let addresses: Vec<String> = peers.iter().map(|peer| peer.address.to_string()).collect();
     let mut command = Command::new(std::env::current_exe().expect("the system names this program"));
-    command.args(["--ignored", "--exact", program]).env("ANABRANCH_PEERS", peer.address.to_string());
+    command.args(["--ignored", "--exact", "--nocapture", program]).env("ANABRANCH_PEERS", addresses.join(","));
     test.start(command.env("ANABRANCH_NODE_KEY", key))
 }
 
@@ -131,7 +133,7 @@ fn start(test: &ProcessTest, peer: &PeerProcess, program: &str) -> Process {
 fn two_processes_increment_one_counter() {
     bounded("two_processes", |test| {
         let peer = test.peer("a");
-        let both = [0, 1].map(|_| start(test, &peer, "sharing::incrementing"));
+        let both = [0, 1].map(|_| start(test, std::slice::from_ref(&peer), "sharing::incrementing"));
         for process in &both {
             let status = process.wait();
             assert_eq!(status.code(), Some(0), "{}{}", process.output(), process.errors());
@@ -147,7 +149,7 @@ fn a_lock_of_a_killed_process_is_given_up() {
         let peer = test.peer("a");
         let (session, n) = (test.session([&peer]), counter());
         session.set(&n, 5i64).expect("the peer runs");
-        let holder = start(test, &peer, "sharing::holding");
+        let holder = start(test, std::slice::from_ref(&peer), "sharing::holding");
         until("the step runs", || {
             assert!(holder.ended().is_none(), "the process has ended: {}{}", holder.output(), holder.errors());
             test.status(&peer).steps == 1
@@ -192,21 +194,102 @@ fn a_shared_variable_of_a_peer_that_was_started_again_must_be_set() {
     });
 }
 
+/// The counter that processes share at a peer.
+fn counter_at(peer: usize) -> Var<i64> {
+    let device = format!("/peer:{peer}/cpu:0");
+    Var::<i64>::new("n", 0i64).on(device.as_str()).share_as("n")
+}
+
+/// Returns a call that increments the counters at two peers.
+fn increment_both(session: &Session) -> impl Fn() -> Result<(), Diagnostic> + use<> {
+    let (a, b) = (counter_at(0), counter_at(1));
+    let both = session.function(move || {
+        a.set(a.get() + 1);
+        b.set(b.get() + 1);
+    });
+    let both = both.expect("the function can be traced");
+    move || both.call(())
+}
+
+#[test]
+fn a_peer_killed_between_prepare_and_commit_leaves_an_outcome_that_is_reported() {
+    bounded("killed_participant", |test| {
+        let mut peers = [test.peer("a"), test.peer("b")];
+        let (kill, is_armed) = (peers[1].process.killer(), Arc::new(AtomicBool::new(false)));
+        let armed = is_armed.clone();
+        let hook = move || {
+            if armed.swap(false, Ordering::Relaxed) {
+                kill();
+            }
+        };
+        let session = test.builder(&peers).before_decisions(hook).build().expect("the peers run");
+        let both = increment_both(&session);
+        both().expect("the peers run");
+        is_armed.store(true, Ordering::Relaxed);
+        let error = both().expect_err("one of the peers has ended").to_string();
+        assert!(!is_armed.load(Ordering::Relaxed), "the commit was prepared");
+        // The decision was made, and the other peer has heard it.
+        assert!(error.contains("it is unknown whether the step has changed its shared variables"), "{error}");
+        assert!(error.contains("the shared variables at `/peer:0`") && error.contains("have changed"), "{error}");
+        assert_eq!(session.get(&counter_at(0)).expect("the peer runs").item(), 2);
+        test.restart(&mut peers[1]);
+        until("the session can set the variable", || session.set(&counter_at(1), 7i64).is_ok());
+        both().expect("the peers run");
+        let now = [0, 1].map(|peer| session.get(&counter_at(peer)).expect("the peer runs").item());
+        assert_eq!(now, [3, 8]);
+    });
+}
+
+/// A process that prepares a commit at two peers and never decides it.
+#[test]
+#[ignore = "the program of another test"]
+fn undecided() {
+    let builder = Session::builder().peers_of_environment().expect("the test sets peers");
+    let builder = builder.failure_timeout(FAILURE_TIMEOUT).before_decisions(|| {
+        println!("prepared");
+        loop {
+            thread::park();
+        }
+    });
+    increment_both(&builder.build().expect("the peers run"))().expect("it does not return");
+}
+
+#[test]
+fn a_caller_killed_between_prepare_and_commit_leaves_its_variables_in_doubt() {
+    bounded("killed_caller", |test| {
+        let peers = [test.peer("a"), test.peer("b")];
+        let session = test.session(&peers);
+        let both = increment_both(&session);
+        both().expect("the peers run");
+        let caller = start(test, &peers, "sharing::undecided");
+        until("the commit is prepared", || {
+            assert!(caller.ended().is_none(), "the process has ended: {}{}", caller.output(), caller.errors());
+            caller.output().contains("prepared")
+        });
+        caller.kill();
+        for (i, peer) in peers.iter().enumerate() {
+            until("the peer knows of the loss", || test.status(peer).shared[0].is_in_doubt);
+            let error = session.get(&counter_at(i)).expect_err("the value is in doubt").to_string();
+            assert!(error.contains("the value of the shared variable `n` is in doubt"), "{error}");
+        }
+        let error = both().expect_err("the values are in doubt").to_string();
+        assert!(error.contains("in doubt") && error.contains("set the variable"), "{error}");
+        for i in 0..2 {
+            session.set(&counter_at(i), 10i64).expect("the peers run");
+        }
+        both().expect("the peers run");
+        let now = [0, 1].map(|peer| session.get(&counter_at(peer)).expect("the peer runs").item());
+        assert_eq!(now, [11, 11]);
+    });
+}
+
 #[test]
 fn a_peer_killed_during_commits_leaves_an_outcome_that_is_known_or_reported_as_unknown() {
     bounded("killed_committer", |test| {
         let mut peers = [test.peer("a"), test.peer("b")];
         let session = test.session(&peers);
-        let at = |peer: usize| {
-            let device = format!("/peer:{peer}/cpu:0");
-            Var::<i64>::new("n", 0i64).on(device.as_str()).share_as("n")
-        };
-        let (a, b) = (at(0), at(1));
-        let both = session.function(|| {
-            a.set(a.get() + 1);
-            b.set(b.get() + 1);
-        });
-        let both = both.expect("the function can be traced");
+        let (a, b) = (counter_at(0), counter_at(1));
+        let both = increment_both(&session);
         for round in 0..4 {
             let before = session.get(&a).expect("the peer runs").item();
             let done = AtomicI64::new(0);
@@ -216,7 +299,7 @@ fn a_peer_killed_during_commits_leaves_an_outcome_that_is_known_or_reported_as_u
                     peers[1].process.kill();
                 });
                 loop {
-                    match both.call(()) {
+                    match both() {
                         Ok(()) => done.fetch_add(1, Ordering::Relaxed),
                         Err(error) => break error.to_string(),
                     };
@@ -228,7 +311,7 @@ fn a_peer_killed_during_commits_leaves_an_outcome_that_is_known_or_reported_as_u
             assert!(half == 0 || (half == 1 && is_told), "{half} more steps than are known: {error}");
             test.restart(&mut peers[1]);
             until("the session can set the variable", || session.set(&b, 0i64).is_ok());
-            both.call(()).expect("the peers run");
+            both().expect("the peers run");
             assert_eq!(session.get(&b).expect("the peer runs").item(), 1);
         }
     });

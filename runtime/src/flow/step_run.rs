@@ -261,8 +261,8 @@ impl StepRun {
         }
     }
 
-    /// Runs the step on a thread for which others wait: without waiting, for about the given time at
-    /// most, and up to the first kernel that is not brief.
+    /// Runs the step on a thread for which others wait: without waiting, for about the given time
+    /// at most, and up to the first kernel that is not brief.
     #[cfg(feature = "peers")]
     pub(crate) fn advance(mut self, at_most: Duration) -> Progressed {
         let start = Instant::now();

@@ -5,7 +5,7 @@
 //! Invariants:
 //!
 //! - K1. No wait is without a limit. The limits follow from the failure timeout; those of answers
-//!   are the protocol's, those of steps the peers'. Locks have [`LOCK_TIMEOUT`]. What waits on
+//!   are the protocol's, those of steps and locks the peers'. What waits on
 //!   behalf of a call ends with the call.
 //! - K2. A value lives at its peer as long as its [`ValueHandle`] lives here. Handles that are
 //!   dropped are released with the next event, at the latest with the next heartbeat.
@@ -28,7 +28,7 @@ use super::proto::{LinkNumber, Time};
 use super::remote_device::{RemoteHandle, RemoteValue, RemoteValues};
 use super::{PeerAddress, random_number};
 use crate::byte_gauge::{ByteGauge, HeldBytes};
-use crate::device::DeviceId;
+use crate::device::{DeviceId, LinkSpeed};
 use crate::flow::remote::{Arrival, Mailbox, ProcessId};
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::interp::StopFlag;
@@ -43,10 +43,6 @@ use std::time::{Duration, Instant};
 /// Peers limit their steps, and tell how long.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// How long a call waits for locks on shared variables: as long as a peer lets a step run that
-/// holds them, by default.
-pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(3_600);
-
 /// Settings of the peers of a session.
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterOptions {
@@ -56,6 +52,21 @@ pub(crate) struct ClusterOptions {
     pub(crate) failure_timeout: Duration,
     /// Whether links are measured for placement.
     pub(crate) measure: bool,
+    #[cfg(feature = "testing")]
+    pub(crate) before_decisions: DecisionHook,
+}
+
+/// A function that tests call in each commit at several peers: all have prepared it, and none has
+/// heard the decision.
+#[cfg(feature = "testing")]
+#[derive(Clone, Default)]
+pub(crate) struct DecisionHook(pub(crate) Option<Arc<dyn Fn() + Send + Sync>>);
+
+#[cfg(feature = "testing")]
+impl fmt::Debug for DecisionHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DecisionHook").field(&self.0.is_some()).finish()
+    }
 }
 
 impl Default for ClusterOptions {
@@ -66,6 +77,8 @@ impl Default for ClusterOptions {
             profile: Profile::default(),
             failure_timeout: Duration::from_secs(10),
             measure: false,
+            #[cfg(feature = "testing")]
+            before_decisions: DecisionHook::default(),
         }
     }
 }
@@ -83,6 +96,8 @@ pub(crate) struct PeerCluster {
     /// The values that wait to be sent.
     outgoing: Arc<ByteGauge>,
     n_programs: AtomicU32,
+    #[cfg(feature = "testing")]
+    pub(super) before_decisions: DecisionHook,
 }
 
 /// The protocol state of the session, and the answers that user threads wait for.
@@ -250,6 +265,8 @@ impl PeerCluster {
             released: Mutex::default(),
             outgoing: ByteGauge::new(MAX_WAITING),
             n_programs: AtomicU32::new(0),
+            #[cfg(feature = "testing")]
+            before_decisions: options.before_decisions,
         });
         cluster.node.own(&cluster);
         let all: Vec<ProcessNumber> = cluster.processes().collect();
@@ -290,6 +307,18 @@ impl PeerCluster {
             Diagnostic::new(message).of_kind(ErrorKind::Unavailable)
         })?;
         self.node.net().test_link(&link)
+    }
+
+    /// Lets a peer measure its link to another.
+    pub(super) fn test_link_between(&self, [from, to]: [ProcessId; 2]) -> Result<LinkSpeed> {
+        let ends = [ProcessNumber(from.0), ProcessNumber(to.0)];
+        let ask = |state: &mut ClusterState, time: (Time, Duration), outputs: &mut Vec<CallerOutput>| {
+            Ok((state.caller.test_link(ends, time, outputs)?, ()))
+        };
+        let (speed, ()) = self.request(ends[0], ask)?;
+        let speed = speed.expect("a test has a result");
+        let [latency, bandwidth] = *speed.data::<f64>() else { panic!("a test has two numbers") };
+        Ok(LinkSpeed { latency, bandwidth })
     }
 
     fn state(&self) -> MutexGuard<'_, ClusterState> {
@@ -588,6 +617,12 @@ impl PeerCluster {
             let error = self.state().caller.lost_early(process, loss);
             self.error_of(process, from_wire(error))
         })
+    }
+
+    /// Returns how long a call waits for locks on shared variables at a peer: as long as the peer
+    /// lets a step run that holds them.
+    pub(super) fn lock_timeout(&self, process: ProcessNumber) -> Duration {
+        self.state().caller.step_limit(process).unwrap_or(self.failure_timeout)
     }
 
     /// Names the peer in an error about it.

@@ -56,6 +56,8 @@ mod workers;
 
 pub use address::PeerAddress;
 pub(crate) use cluster::ClusterOptions;
+#[cfg(feature = "testing")]
+pub(crate) use cluster::DecisionHook;
 pub use net::{JoinToken, LinkReport, NodeId, NodeKey, Profile};
 pub use serve::{Peer, PeerOptions, PeerStatus, QueueStatus, SharedStatus};
 pub(crate) use session::RemoteDevices;
@@ -63,6 +65,10 @@ pub(crate) use session::RemoteDevices;
 pub use {fuzz::FuzzTarget, net::BareQuic, net::visit};
 
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
+use std::time::Duration;
+
+/// The shortest and the longest failure timeout. Leases on locks last at most as long as it.
+pub(crate) const FAILURE_TIMEOUTS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(600)];
 
 /// Maximum bytes of one payload, a tensor or a program, for all layers.
 pub(crate) const MAX_BODY: u64 = 4 << 30;

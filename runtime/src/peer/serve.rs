@@ -108,8 +108,8 @@ impl PeerOptions {
         PeerOptions { profile, ..self }
     }
 
-    /// Sets how long another process may fail to respond. The default is 10 s, and a link on which
-    /// nothing arrives is lost after half of it.
+    /// Sets how long another process may fail to respond, from 0.1 to 600 seconds. The default is
+    /// 10 s, and a link on which nothing arrives is lost after half of it.
     pub fn failure_timeout(self, timeout: Duration) -> PeerOptions {
         PeerOptions { failure_timeout: timeout, ..self }
     }
@@ -227,7 +227,8 @@ impl Peer {
             node.serve(&server);
             server
         };
-        let (node, server) = Node::bind_with(&options.key, net, hello, options.limits, prepared)?;
+        let limits = HostLimits { idle_link: options.failure_timeout, ..options.limits };
+        let (node, server) = Node::bind_with(&options.key, net, hello, limits, prepared)?;
         let address = PeerAddress::new(options.key.id(), node.net().local_addr());
         Ok(Peer { node, _server: server, address, devices: names })
     }

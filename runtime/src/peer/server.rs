@@ -12,9 +12,10 @@
 use super::node::{Node, lock, priority};
 use super::participant::{self, Advanced, Participation, RunningStep};
 use super::program::{ProgramSpec, digest, panicked};
-use super::proto::frame::{Digest, StepFault, ValueId, WireError, WireErrorKind};
+use super::proto::LinkNumber;
+use super::proto::frame::{Digest, StepFault, TestedSpeed, ValueId, WireError, WireErrorKind};
 use super::proto::host::{
-    Begin, HostArrival, HostInput, HostOutput, ProgramKey, SessionSlot, SharedValue, StepEnd, StepKey,
+    Begin, HostArrival, HostInput, HostOutput, LoadedAs, ProgramKey, SessionSlot, SharedValue, StepEnd, StepKey,
 };
 use super::workers::Workers;
 use crate::device::{Device, DeviceBuffer};
@@ -27,6 +28,9 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+
+/// An estimate of the memory of a node of a program and of what is compiled from it.
+const BYTES_PER_NODE: u64 = 2 << 10;
 
 /// A device that a peer offers.
 #[derive(Clone, Debug)]
@@ -168,6 +172,16 @@ impl Server {
                     inputs.push_back(HostInput::Fetched { key, outcome: Err(no_thread(&error)) });
                 }
             }
+            HostOutput::TestLink { key, link } => {
+                let this = self.clone();
+                let job = move || {
+                    let outcome = this.test_link(link).map_err(|error| to_wire(&error));
+                    this.report(HostInput::LinkTested { key, outcome });
+                };
+                if let Err(error) = self.workers.run(Box::new(job)) {
+                    inputs.push_back(HostInput::LinkTested { key, outcome: Err(no_thread(&error)) });
+                }
+            }
             HostOutput::DropValues { session, values } => {
                 let mut state = lock(&self.state);
                 values.iter().for_each(|&value| drop(state.values.remove(&(session, value))));
@@ -244,6 +258,13 @@ impl Server {
         }
     }
 
+    fn test_link(&self, link: LinkNumber) -> Result<TestedSpeed> {
+        let lost = || Diagnostic::new("the link was lost").of_kind(ErrorKind::Unavailable);
+        let node = self.node().ok_or_else(lost)?;
+        let report = node.net().test_link(&node.link(link).ok_or_else(lost)?)?;
+        Ok(TestedSpeed { latency: report.latency().as_secs_f64(), bandwidth: report.bandwidth() })
+    }
+
     /// Goes on with a step that waited, if it occupies no thread.
     fn advance_parked(self: &Arc<Server>, key: StepKey, step: &Arc<RunningStep>, inputs: &mut VecDeque<HostInput>) {
         if let Some(participation) = step.unpark() {
@@ -287,7 +308,7 @@ impl Server {
         }
     }
 
-    fn load(&self, key: ProgramKey, own: ProcessId, expected: Digest, bytes: &[u8]) -> Result<Digest> {
+    fn load(&self, key: ProgramKey, own: ProcessId, expected: Digest, bytes: &[u8]) -> Result<LoadedAs> {
         let load = || {
             if digest(bytes) != expected {
                 return Err(Diagnostic::new("a program does not have its digest").of_kind(ErrorKind::Internal));
@@ -299,22 +320,23 @@ impl Server {
                 (Type::Tensor(var.ty.clone()), here.flatten())
             });
             let vars = vars.collect();
+            let bytes = spec.graph.n_nodes() as u64 * BYTES_PER_NODE;
             let names: Vec<_> = spec.devices.iter().map(|device| device.name).collect();
             let is_unwanted = || !lock(&self.state).loading.contains(&key);
             let (driver, cut) = spec.load(own, |kind, index| self.device(kind, index), is_unwanted)?;
             let driver = Arc::new(driver.with_names(|device| names[device.index()]));
             let priorities = driver.first_uses().into_iter().map(priority).collect();
-            Ok((LoadedProgram { driver, priorities, vars }, cut))
+            Ok((LoadedProgram { driver, priorities, vars }, LoadedAs { cut, bytes }))
         };
         let loaded = catch_unwind(AssertUnwindSafe(load));
         let loaded = loaded.unwrap_or_else(|_| Err(panicked("loaded")));
         let mut state = lock(&self.state);
         let is_wanted = state.loading.remove(&key);
-        let (program, cut) = loaded?;
+        let (program, loaded) = loaded?;
         if is_wanted {
             state.programs.insert(key, Arc::new(program));
         }
-        Ok(cut)
+        Ok(loaded)
     }
 
     pub(super) fn program(&self, key: ProgramKey) -> Option<Arc<LoadedProgram>> {

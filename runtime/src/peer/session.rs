@@ -16,6 +16,7 @@ use crate::flow::remote::{ProcessId, Processes};
 use crate::place::Placement;
 use anabranch_dsl::device::DeviceKind;
 use anabranch_dsl::{AnyVar, Diagnostic, ErrorKind, Graph, Result};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The devices of a session's peers.
@@ -26,6 +27,10 @@ pub(crate) struct RemoteDevices {
     infos: Vec<(ProcessId, DeviceInfo, Option<SizeLimits>)>,
     /// The link to each peer, as placement sees it.
     links: Vec<LinkSpeed>,
+    /// The links between peers that were measured. The first has the lower number.
+    between: BTreeMap<[ProcessId; 2], LinkSpeed>,
+    /// The tests of the links to the peers when the session was created, if they were measured.
+    reports: Vec<LinkReport>,
 }
 
 impl RemoteDevices {
@@ -34,7 +39,7 @@ impl RemoteDevices {
         let measure = options.measure;
         let names: Vec<PeerAddress> = options.peers.clone();
         let cluster = PeerCluster::connect(options)?;
-        let (mut infos, mut links) = (Vec::new(), Vec::new());
+        let (mut infos, mut links, mut reports) = (Vec::new(), Vec::new(), Vec::new());
         for (process, address) in (1..=cluster.len() as u32).map(ProcessId).zip(names) {
             let address = address.without_token();
             let hello = cluster.hello(process).ok_or_else(|| {
@@ -62,12 +67,19 @@ impl RemoteDevices {
             links.push(match measure {
                 true => {
                     let report = cluster.test_link(process)?;
-                    LinkSpeed { bandwidth: report.bandwidth(), latency: report.latency().as_secs_f64() }
+                    let speed = LinkSpeed { bandwidth: report.bandwidth(), latency: report.latency().as_secs_f64() };
+                    reports.push(report);
+                    speed
                 }
                 false => LinkSpeed::PEER,
             });
         }
-        Ok(RemoteDevices { cluster, infos, links })
+        let mut between = BTreeMap::new();
+        let ends = (1..=cluster.len() as u32).flat_map(|j| (1..j).map(move |i| [ProcessId(i), ProcessId(j)]));
+        for ends in ends.filter(|_| measure) {
+            between.insert(ends, cluster.test_link_between(ends)?);
+        }
+        Ok(RemoteDevices { cluster, infos, links, between, reports })
     }
 
     /// Returns the names and rates of the devices.
@@ -85,7 +97,9 @@ impl RemoteDevices {
         let of = |ProcessId(process): ProcessId| (process > 0).then(|| self.links[process as usize - 1]);
         match (of(from), of(to)) {
             (Some(a), Some(b)) => {
-                LinkSpeed { bandwidth: a.bandwidth.min(b.bandwidth), latency: a.latency.max(b.latency) }
+                let measured = self.between.get(&[from.min(to), from.max(to)]);
+                let slower = LinkSpeed { bandwidth: a.bandwidth.min(b.bandwidth), latency: a.latency.max(b.latency) };
+                measured.copied().unwrap_or(slower)
             }
             (Some(link), None) | (None, Some(link)) => link,
             (None, None) => LinkSpeed::LOCAL,
@@ -95,6 +109,17 @@ impl RemoteDevices {
     /// Tests the link to each peer, in order.
     pub(crate) fn test_links(&self) -> Result<Vec<LinkReport>> {
         (1..=self.cluster.len() as u32).map(|process| self.cluster.test_link(ProcessId(process))).collect()
+    }
+
+    /// Returns the settings of the network, and a warning if the system grants less.
+    pub(crate) fn network(&self) -> (String, Option<String>) {
+        let net = self.cluster.node.net();
+        (net.settings(), net.warning())
+    }
+
+    /// Returns the tests of the links to the peers when the session was created.
+    pub(crate) fn reports(&self) -> &[LinkReport] {
+        &self.reports
     }
 
     /// Opens the devices. `first` is the number of devices of the caller.
@@ -184,8 +209,20 @@ mod tests {
             assert_ne!(link, LinkSpeed::PEER);
             assert!(link.bandwidth > 0.0 && link.latency > 0.0 && link.latency < 10.0, "{link:?}");
         }
+        let at_start = session.link_reports();
+        assert_eq!(at_start.iter().map(super::LinkReport::bandwidth).collect::<Vec<_>>(), [measured[0].bandwidth]);
         let reports = session.test_links()?;
         assert_eq!(reports.len(), 1);
+        // Links between peers are measured by them.
+        let options = PeerOptions::new(NodeKey::generate()?).listen(listen).profile(Profile::Loopback);
+        let other = Peer::serve(options.allow(key.id()))?;
+        let builder = Session::builder().node_key(key.clone()).network(Profile::Loopback).measure_devices(true);
+        let session = builder.peer(peer.address()).peer(other.address()).build()?;
+        let ids: Vec<_> = session.devices.topology.ids().collect();
+        let [first, second, between] =
+            [(0, 1), (0, 2), (1, 2)].map(|(a, b)| session.devices.topology.link(ids[a], ids[b]));
+        assert!(between.bandwidth > 0.0 && between != first && between != second, "{between:?}");
+        assert_eq!(session.devices.topology.link(ids[2], ids[1]), between);
         let text = reports[0].to_string();
         assert!(text.starts_with("round trip ") && text.ends_with(&reports[0].verdict()), "{text}");
         Ok(())

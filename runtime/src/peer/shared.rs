@@ -12,7 +12,7 @@
 //! - A commit at one peer has happened or not. One at several peers is prepared at all of them
 //!   first. If a peer is lost after the decision, the error says that the outcome is unknown.
 
-use super::cluster::{ClusterState, LOCK_TIMEOUT, PeerCluster, ValueHandle, from_wire};
+use super::cluster::{ClusterState, PeerCluster, ValueHandle, from_wire};
 use super::node::lock;
 use super::proto::Time;
 use super::proto::caller::{CallerOutput, SharedAccess, WantedLock};
@@ -125,7 +125,8 @@ fn tensor_bytes_of(ty: &TensorType) -> u64 {
 
 impl SharedSnapshot {
     /// Gets the newest values of shared variables. If one of them is assigned, locks all of them.
-    /// Waits for the locks of other sessions, for an hour or until the call is stopped.
+    /// Waits for the locks of other sessions, as long as the peer lets a step run or until the call
+    /// is stopped.
     pub(super) fn acquire(mut uses: Vec<StepUse>, stop: &StopFlag) -> Result<SharedSnapshot> {
         uses.sort_by(|a, b| a.variable.name.cmp(&b.variable.name));
         let locks = uses.iter().any(|shared| shared.is_assigned);
@@ -185,6 +186,10 @@ impl SharedSnapshot {
         if !is_alone {
             // Otherwise the locks are given up with the snapshot.
             prepared.clone()?;
+            #[cfg(feature = "testing")]
+            if let Some(hook) = assigned.first().and_then(|(owner, _)| owner.cluster.before_decisions.0.as_ref()) {
+                hook();
+            }
             decisions.extend(assigned.iter_mut().map(|(owner, _)| owner.decide(true)));
         }
         let outcomes = assigned.iter().zip(decisions).map(|((owner, _), request)| (owner, owner.answer(request)));
@@ -224,7 +229,7 @@ impl OwnerSnapshot {
             initial: shared.initial.or(stored.as_ref().map(|handle| handle.value)),
         };
         let accesses: Vec<SharedAccess> = uses.iter().zip(&stored).map(access).collect();
-        let patience = if locks { LOCK_TIMEOUT } else { cluster.failure_timeout * 2 };
+        let patience = if locks { cluster.lock_timeout(process) } else { cluster.failure_timeout * 2 };
         let asked =
             cluster.with(|state, now, out| state.caller.acquire(process, (&accesses, locks), (now, patience), out));
         let WantedLock { request, lock: number, values } =

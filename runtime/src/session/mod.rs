@@ -252,7 +252,8 @@ impl SessionBuilder {
 
     /// Sets whether the speed of several CPU devices is measured, which takes some tens of
     /// milliseconds when the session is created. It has no effect on CPUs of a session with GPUs.
-    /// The links to peers are measured, too, which takes longer.
+    /// The links to peers and between them are measured, too, which takes a fraction of a second
+    /// for each; [`Session::link_reports`] says what was found.
     ///
     /// By default, placement assumes cores of a typical machine. A measured session may place a
     /// function differently than another session on the same machine, and so round sums in another
@@ -335,11 +336,20 @@ impl SessionBuilder {
         self
     }
 
-    /// Sets how long a peer may fail to respond until calls that wait for it fail. The default is
-    /// 10 s. All time limits between processes follow from it.
+    /// Sets how long a peer may fail to respond until calls that wait for it fail, from 0.1 to 600
+    /// seconds. The default is 10 s. All time limits between processes follow from it;
+    /// [`Session::network`] shows them.
     #[cfg(feature = "peers")]
     pub fn failure_timeout(mut self, timeout: std::time::Duration) -> SessionBuilder {
         self.cluster.failure_timeout = timeout;
+        self
+    }
+
+    /// Sets a function that is called in each commit of shared variables at several peers: all have
+    /// prepared it, and none has heard the decision.
+    #[cfg(all(feature = "peers", feature = "testing"))]
+    pub fn before_decisions(mut self, f: impl Fn() + Send + Sync + 'static) -> SessionBuilder {
+        self.cluster.before_decisions = crate::peer::DecisionHook(Some(Arc::new(f)));
         self
     }
 
@@ -572,6 +582,21 @@ impl Session {
     #[cfg(feature = "peers")]
     pub fn test_links(&self) -> Result<Vec<crate::peers::LinkReport>> {
         self.devices.remote.as_ref().map_or(Ok(Vec::new()), crate::peer::RemoteDevices::test_links)
+    }
+
+    /// Returns the settings of the network to the peers with all time limits, and a warning if the
+    /// system grants less than they ask for. Without peers there are none.
+    #[cfg(feature = "peers")]
+    pub fn network(&self) -> Option<(String, Option<String>)> {
+        self.devices.remote.as_ref().map(crate::peer::RemoteDevices::network)
+    }
+
+    /// Returns how fast the links to the peers were when the session was created, in the order of
+    /// the peers, each with a verdict. Without
+    /// [`measure_devices`](SessionBuilder::measure_devices) there are none.
+    #[cfg(feature = "peers")]
+    pub fn link_reports(&self) -> &[crate::peers::LinkReport] {
+        self.devices.remote.as_ref().map_or(&[], crate::peer::RemoteDevices::reports)
     }
 
     /// Compiles a graph for the devices of this session, also those of its peers, with each node on

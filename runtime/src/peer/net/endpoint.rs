@@ -13,6 +13,7 @@ use super::socket::{self, BatchLimit, SocketBuffers};
 use super::tls::{CheckNode, PROTOCOL, Tls};
 use super::token::{JoinToken, TokenBook};
 use super::{CloseCode, NetEvents, NetOptions};
+use crate::peer::FAILURE_TIMEOUTS;
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 use quinn::{
     AsyncUdpSocket, ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, Incoming, Runtime,
@@ -92,6 +93,11 @@ impl Net {
         let fails = |error: std::io::Error| {
             Diagnostic::new(format!("the network thread cannot start: {error}")).of_kind(ErrorKind::ResourceExhausted)
         };
+        let [shortest, longest] = FAILURE_TIMEOUTS;
+        if options.failure_timeout < shortest || options.failure_timeout > longest {
+            let message = format!("a failure timeout of {:?} is not possible", options.failure_timeout);
+            return Err(Diagnostic::new(message).help(format!("it is between {shortest:?} and {longest:?}")));
+        }
         let settings = NetSettings::new(options.profile, options.failure_timeout);
         let tls = Tls::new(key, protocol)?;
         let (socket, buffers) = socket::open(options.listen, settings.socket_buffer)?;

@@ -127,6 +127,8 @@ pub(super) struct LinkState {
     /// Wakes the readers of chunks that wait for frames or for the first chunk of their transfer.
     pub(super) progressed: Notify,
     pub(super) tests: Mutex<LinkTests>,
+    /// Held by the test that this side makes.
+    pub(super) testing: tokio::sync::Mutex<()>,
     /// The reason for the end, if this side ends the link or the other side announced it.
     end: Mutex<Option<LinkLost>>,
     /// Whether no event may follow but `lost`.
@@ -269,6 +271,7 @@ impl Link {
             incoming: Mutex::new(IncomingBodies::new(settings.bulk_window)),
             progressed: Notify::new(),
             tests: Mutex::default(),
+            testing: tokio::sync::Mutex::default(),
             end: Mutex::new(None),
             silent: AtomicBool::new(false),
         };

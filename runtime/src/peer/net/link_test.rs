@@ -185,6 +185,8 @@ impl Link {
     /// Tests the link. Takes a fraction of a second on a fast network, and a multiple of the
     /// failure timeout at most.
     pub(super) async fn test(&self, buffers: SocketBuffers) -> Result<LinkReport> {
+        // The other side serves one test at a time.
+        let _turn = self.0.testing.lock().await;
         let profile = self.0.settings.profile;
         let most: u64 = if profile == Profile::Wan { 4 << 20 } else { 16 << 20 };
         let mut round_trip = Duration::MAX;

@@ -236,6 +236,7 @@ fn check(frame: &HeadFrame) -> Result<(), CodecError> {
             | PeerFrame::Unregister { .. }
             | PeerFrame::Store { .. }
             | PeerFrame::Fetch { .. }
+            | PeerFrame::TestLink { .. }
             | PeerFrame::Input { .. } => Ok(()),
         },
         WireFrame::ToCaller { frame, .. } => match frame {
@@ -251,6 +252,7 @@ fn check(frame: &HeadFrame) -> Result<(), CodecError> {
             | CallerFrame::Registered { .. }
             | CallerFrame::Stored { .. }
             | CallerFrame::Fetched { .. }
+            | CallerFrame::LinkTested { .. }
             | CallerFrame::Acquired { .. }
             | CallerFrame::Prepared { .. }
             | CallerFrame::Decided { .. }
@@ -316,6 +318,7 @@ impl<T, B> PeerFrame<T, B> {
             PeerFrame::Unregister { program } => PeerFrame::Unregister { program },
             PeerFrame::Fetch { request, value } => PeerFrame::Fetch { request, value },
             PeerFrame::Release { values } => PeerFrame::Release { values },
+            PeerFrame::TestLink { request, process } => PeerFrame::TestLink { request, process },
             PeerFrame::Start(start) => PeerFrame::Start(start),
             PeerFrame::Abort { step, reason } => PeerFrame::Abort { step, reason },
             PeerFrame::Acquire { request, lock, uses } => PeerFrame::Acquire { request, lock, uses },
@@ -341,6 +344,7 @@ impl<T> CallerFrame<T> {
             CallerFrame::Registered { program, cut } => CallerFrame::Registered { program, cut },
             CallerFrame::Refused { program, error } => CallerFrame::Refused { program, error },
             CallerFrame::Stored { request } => CallerFrame::Stored { request },
+            CallerFrame::LinkTested { request, speed } => CallerFrame::LinkTested { request, speed },
             CallerFrame::RequestFailed { request, error } => CallerFrame::RequestFailed { request, error },
             CallerFrame::Acquired { request } => CallerFrame::Acquired { request },
             CallerFrame::Prepared { request } => CallerFrame::Prepared { request },

@@ -263,6 +263,11 @@ pub(crate) enum PeerFrame<T = HostTensor, B = Arc<[u8]>> {
     Release {
         values: Vec<ValueId>,
     },
+    /// Asks the peer to test its link to another process.
+    TestLink {
+        request: RequestNumber,
+        process: ProcessNumber,
+    },
     Start(Start),
     Input {
         step: StepNumber,
@@ -304,6 +309,15 @@ pub(crate) enum PeerFrame<T = HostTensor, B = Arc<[u8]>> {
     },
 }
 
+/// The speed of a link, as a test has found it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct TestedSpeed {
+    /// The seconds that a small message takes.
+    pub(crate) latency: f64,
+    /// Bytes per second of the slower direction.
+    pub(crate) bandwidth: f64,
+}
+
 /// A frame to the owner of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum CallerFrame<T = HostTensor> {
@@ -334,6 +348,11 @@ pub(crate) enum CallerFrame<T = HostTensor> {
     Fetched {
         request: RequestNumber,
         tensor: T,
+    },
+    /// How fast a link of the peer is.
+    LinkTested {
+        request: RequestNumber,
+        speed: TestedSpeed,
     },
     RequestFailed {
         request: RequestNumber,

@@ -9,9 +9,10 @@ use super::caller::{SharedAccess, StepPlan};
 use super::codec::{Announced, Destination, Encoded, announce, decode, encode};
 use super::frame::{CallerFrame, Digest, Hello, LinkFrame, Open, PeerFrame, PeerKey, ProcessEntry, WireFrame};
 use super::frame::{LockNumber, ProcessNumber, ProgramNumber, RequestNumber, SessionId, SessionLimits, StepNumber};
-use super::host::{Host, HostInput, HostLimits, HostOutput, StepEnd};
+use super::host::{Host, HostInput, HostLimits, HostOutput, LoadedAs, StepEnd};
 use super::random::Rng;
 use super::{LinkNumber, Time};
+use crate::peer::proto::frame::TestedSpeed;
 use anabranch_dsl::HostTensor;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use std::time::Duration;
 const SESSIONS: [SessionId; 2] = [SessionId(1), SessionId(2)];
 
 const LIMITS: HostLimits = HostLimits {
+    idle_link: Duration::from_secs(10),
     sessions: 2,
     work: 8,
     programs: 3,
@@ -216,6 +218,7 @@ impl Victims {
             }
             if let Ok((_, value)) = caller.store(peers[0], HostTensor::scalar(2i64), (now, patience), out) {
                 let _ = caller.fetch(peers[0], value, (now, patience), out);
+                let _ = caller.test_link([peers[0], peers[0]], (now, patience), out);
             }
             let (name, ty) = ("a".to_owned(), "f32[]".to_owned());
             let access = SharedAccess { name, ty, is_read: true, is_assigned: true, initial: None };
@@ -299,11 +302,16 @@ impl Victims {
                 }
                 HostOutput::CloseLink { link, .. } => closed.push(link),
                 HostOutput::Load { key, .. } if !self.n_outputs.is_multiple_of(7) => {
-                    inputs.push(HostInput::Loaded { key, outcome: Ok(Digest([0; 32])) });
+                    inputs
+                        .push(HostInput::Loaded { key, outcome: Ok(LoadedAs { cut: Digest([0; 32]), bytes: 1_000 }) });
                 }
                 HostOutput::StoreValue { key, .. } if ends => inputs.push(HostInput::Stored { key, outcome: Ok(()) }),
                 HostOutput::FetchValue { key, .. } if ends => {
                     inputs.push(HostInput::Fetched { key, outcome: Ok(HostTensor::scalar(1u8)) });
+                }
+                HostOutput::TestLink { key, .. } if ends => {
+                    let speed = TestedSpeed { latency: 1.0, bandwidth: 1.0 };
+                    inputs.push(HostInput::LinkTested { key, outcome: Ok(speed) });
                 }
                 HostOutput::Begin(begin) if ends && self.n_outputs.is_multiple_of(2) => {
                     let assigned = begin.start.assigns.iter().map(|&(variable, value)| (variable, value.0 % 20_000));

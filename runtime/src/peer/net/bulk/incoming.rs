@@ -81,8 +81,8 @@ pub(in super::super) struct IncomingBodies {
     readers: u32,
 }
 
-/// The maximum number of chunks that are being read. That of a stream that was reset lasts until the
-/// reason is known.
+/// The maximum number of chunks that are being read. That of a stream that was reset lasts until
+/// the reason is known.
 const MAX_READERS: u32 = 4 * MAX_CHUNK_STREAMS;
 
 /// The number of cancelled transfers of which late chunks are known.

@@ -8,8 +8,9 @@
 //! - Who receives checks all of it. A chunk that exists twice or not at all, a transfer without an
 //!   end, or more than the limits allow is a violation and ends the link.
 //! - The bytes of a chunk are copied once, from the packet to their place in the body.
-//! - A body can be cancelled. The streams of its chunks are reset, and no further chunk is sent. The
-//!   other side is told so. It frees the memory and counts the transfer and its chunks as received.
+//! - A body can be cancelled. The streams of its chunks are reset, and no further chunk is sent.
+//!   The other side is told so. It frees the memory, and counts the transfer and its chunks as
+//!   received.
 
 #[cfg(any(test, feature = "testing"))]
 pub(super) mod hostile;

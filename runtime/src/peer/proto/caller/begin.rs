@@ -65,7 +65,7 @@ impl Caller {
             };
             self.send_to(process, PeerFrame::Start(start), out);
         }
-        let limit_of = |&process: &ProcessNumber| Some(Duration::from_millis(self.peer(process)?.limits?.step_ms));
+        let limit_of = |&process: &ProcessNumber| self.step_limit(process);
         let step_limit = plan.participants.iter().filter_map(limit_of).max().unwrap_or_default();
         for (process, index, tensor) in plan.inputs {
             self.send_to(process, PeerFrame::Input { step, index, tensor }, out);

@@ -39,6 +39,7 @@ use super::frame::{LockNumber, ProcessEntry, ProcessNumber, ProgramNumber, Reque
 use super::frame::{StepNumber, ValueId, WireError, WireErrorKind, prefix};
 use super::{LinkNumber, Time};
 use crate::byte_gauge::ByteGauge;
+use crate::peer::proto::frame::TestedSpeed;
 use anabranch_dsl::HostTensor;
 pub(crate) use begin::{BeginError, StepPlan};
 use blame::PeerLoss;
@@ -271,6 +272,11 @@ impl Caller {
         self.release_leaving(now, out);
     }
 
+    /// Returns how long a peer lets a step run, if it has opened the session.
+    pub(crate) fn step_limit(&self, process: ProcessNumber) -> Option<Duration> {
+        Some(Duration::from_millis(self.peer(process)?.limits?.step_ms))
+    }
+
     /// Returns whether a link leads to a peer that has introduced itself on it.
     pub(crate) fn knows(&self, link: LinkNumber) -> bool {
         self.process_of(link).is_some()
@@ -312,6 +318,9 @@ impl Caller {
             CallerFrame::Stored { request } => return self.answered(process, request, Answer::Stored, out),
             CallerFrame::Fetched { request, tensor } => {
                 return self.answered(process, request, Answer::Fetched(tensor), out);
+            }
+            CallerFrame::LinkTested { request, speed } => {
+                return self.answered(process, request, Answer::LinkTested(speed), out);
             }
             CallerFrame::RequestFailed { request, error } => {
                 return self.answered(process, request, Answer::Failed(error), out);
@@ -392,6 +401,7 @@ impl Caller {
 enum Answer {
     Stored,
     Fetched(HostTensor),
+    LinkTested(TestedSpeed),
     Acquired,
     Prepared,
     Decided,

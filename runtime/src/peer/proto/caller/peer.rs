@@ -6,6 +6,7 @@ use super::{PeerKey, ProcessNumber, ProgramNumber, ProgramOffer, ProgramState, R
 use super::{ValueId, WireErrorKind};
 use crate::peer::proto::codec::MAX_RELEASED;
 use crate::peer::proto::frame::MAX_TEXT;
+use crate::peer::proto::frame::TestedSpeed;
 use crate::peer::proto::payload::MAX_BODY;
 use anabranch_dsl::HostTensor;
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,6 +77,7 @@ const LONGEST_TRANSFER: Duration = Duration::from_secs(MAX_BODY / 8_000);
 pub(super) enum RequestKind {
     Store(ValueId),
     Fetch,
+    TestLink,
     Acquire(Acquisition),
     Prepare,
     Decide(LockNumber),
@@ -194,6 +196,7 @@ impl PendingRequest {
     fn explain(&self, error: WireError) -> WireError {
         let waited = match self.kind {
             RequestKind::Store(_) => "the value of a variable was being sent to it",
+            RequestKind::TestLink => "it was testing a link",
             RequestKind::Fetch => "the value of a variable was being fetched from it",
             _ => return self.unanswered(error),
         };
@@ -448,6 +451,23 @@ impl Caller {
         Ok(request)
     }
 
+    /// Asks a peer to test its link to another. The answer is the latency in seconds and the bytes
+    /// per second.
+    pub(crate) fn test_link(
+        &mut self,
+        [from, to]: [ProcessNumber; 2],
+        (now, patience): (Time, Duration),
+        out: &mut Vec<CallerOutput>,
+    ) -> Result<RequestNumber, WireError> {
+        let peer = self.peer(from).ok_or_else(|| unavailable("there is no such peer"))?;
+        if let Some(error) = peer.why_unavailable() {
+            return Err(error);
+        }
+        let request = self.request(from, RequestKind::TestLink, (now, patience));
+        self.send_to(from, PeerFrame::TestLink { request, process: to }, out);
+        Ok(request)
+    }
+
     /// Releases values that this process does not hold any more.
     pub(crate) fn release(&mut self, process: ProcessNumber, mut values: Vec<ValueId>, out: &mut Vec<CallerOutput>) {
         if let Some(peer) = self.peer_mut(process) {
@@ -500,6 +520,12 @@ impl Caller {
                 Ok(None)
             }
             (RequestKind::Fetch, Answer::Fetched(tensor)) => Ok(Some(tensor)),
+            (RequestKind::TestLink, Answer::LinkTested(TestedSpeed { latency, bandwidth })) => {
+                if !(latency.is_finite() && latency >= 0.0 && bandwidth.is_finite() && bandwidth > 0.0) {
+                    return Err("it has tested a link with a wrong result".to_owned());
+                }
+                Ok(Some(HostTensor::new(vec![2], vec![latency, bandwidth])))
+            }
             (
                 RequestKind::Acquire(Acquisition { lock, values, .. }),
                 answer @ (Answer::Acquired | Answer::Failed(_)),

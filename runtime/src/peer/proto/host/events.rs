@@ -3,6 +3,7 @@
 use super::SharedValue;
 use crate::byte_gauge::{ByteGauge, HeldBytes};
 use crate::peer::proto::codec::Destination;
+use crate::peer::proto::frame::TestedSpeed;
 use crate::peer::proto::frame::{Digest, Hello, PeerKey, ProcessNumber, RequestNumber, SessionId, WireFrame};
 use crate::peer::proto::frame::{Start, StatusReport, StepFault, StepMessage, StepNumber, ValueId, WireError};
 use crate::peer::proto::payload::{MAX_BODY, MAX_WAITING};
@@ -15,11 +16,13 @@ use std::time::Duration;
 /// The limits of a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostLimits {
+    /// How long a link lasts that no session uses, to a node that sessions introduced.
+    pub(crate) idle_link: Duration,
     /// Sessions of one owner.
     pub(crate) sessions: usize,
     /// Loads, steps and requests that run for one owner.
     pub(crate) work: usize,
-    /// Programs of a session, and their bytes.
+    /// Programs of a session, and the memory that they take.
     pub(crate) programs: usize,
     pub(crate) program_bytes: u64,
     /// How long a program may take to load.
@@ -50,6 +53,7 @@ pub(crate) struct HostLimits {
 impl HostLimits {
     /// The limits of a process that does no work for others.
     pub(crate) const NONE: HostLimits = HostLimits {
+        idle_link: Duration::ZERO,
         sessions: 0,
         work: 0,
         programs: 0,
@@ -74,6 +78,7 @@ impl HostLimits {
 impl Default for HostLimits {
     fn default() -> HostLimits {
         HostLimits {
+            idle_link: Duration::from_secs(10),
             sessions: 8,
             work: 256,
             programs: 256,
@@ -154,10 +159,10 @@ pub(crate) enum HostInput {
         process: ProcessNumber,
         outcome: Result<(), String>,
     },
-    /// The outcome of [`HostOutput::Load`]: how this process cuts the program.
+    /// The outcome of [`HostOutput::Load`].
     Loaded {
         key: ProgramKey,
-        outcome: Result<Digest, WireError>,
+        outcome: Result<LoadedAs, WireError>,
     },
     Stored {
         key: RequestKey,
@@ -166,6 +171,10 @@ pub(crate) enum HostInput {
     Fetched {
         key: RequestKey,
         outcome: Result<HostTensor, WireError>,
+    },
+    LinkTested {
+        key: RequestKey,
+        outcome: Result<TestedSpeed, WireError>,
     },
     /// The progress of a step, for the next heartbeat.
     Progressed {
@@ -185,6 +194,15 @@ pub(crate) enum HostInput {
         reason: String,
     },
     Tick,
+}
+
+/// A program that was loaded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoadedAs {
+    /// How this process cuts it.
+    pub(crate) cut: Digest,
+    /// The memory that it takes, in addition to that of its encoding.
+    pub(crate) bytes: u64,
 }
 
 /// The results of a step at a participant.
@@ -261,6 +279,10 @@ pub(crate) enum HostOutput {
     FetchValue {
         key: RequestKey,
         value: ValueId,
+    },
+    TestLink {
+        key: RequestKey,
+        link: LinkNumber,
     },
     DropValues {
         session: SessionSlot,

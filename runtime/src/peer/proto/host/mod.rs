@@ -45,17 +45,13 @@ use super::frame::{SessionId, Start, StatusReport, StepFault, StepMessage};
 use super::frame::{StepNumber, StepProgress, Usage, WireError, WireErrorKind};
 use super::{LinkNumber, Time};
 use crate::peer::printable;
-pub(crate) use events::{Begin, HostArrival, HostInput, HostLimits, HostOutput};
+pub(crate) use events::{Begin, HostArrival, HostInput, HostLimits, HostOutput, LoadedAs};
 pub(crate) use events::{ProgramKey, RequestKey, SessionSlot, StepEnd, StepKey};
 use programs::ProgramLibrary;
 use session::HostSession;
 use shared::SharedStore;
 pub(crate) use shared::SharedValue;
 use std::collections::BTreeMap;
-use std::time::Duration;
-
-/// How long an introduced link stays without a session.
-const IDLE_LINK: Duration = Duration::from_secs(10);
 
 /// Local work that is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -167,7 +163,7 @@ impl Host {
 
     /// Returns when the host next needs [`HostInput::Tick`].
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        let idle = self.links.values().filter_map(|link| link.idle_since).map(|since| since + IDLE_LINK);
+        let idle = self.links.values().filter_map(|link| link.idle_since).map(|since| since + self.limits.idle_link);
         let locks = self.shared.next_deadline();
         idle.chain(self.sessions.values().map(HostSession::next_deadline)).chain(locks).min()
     }
@@ -199,6 +195,7 @@ impl Host {
             HostInput::Loaded { key, outcome } => self.loaded(now, key, outcome, out),
             HostInput::Stored { key, outcome } => self.stored(key, outcome, out),
             HostInput::Fetched { key, outcome } => self.fetched(key, outcome, out),
+            HostInput::LinkTested { key, outcome } => self.link_tested(key, outcome, out),
             HostInput::Progressed { key, done, is_busy, last } => {
                 self.progressed(key.session, StepProgress { step: key.step, done, is_busy, last });
             }
@@ -324,6 +321,7 @@ impl Host {
             PeerFrame::Unregister { program } => self.unregister(slot, program, out),
             PeerFrame::Store { request, value, tensor } => self.store(slot, request, value, tensor, out),
             PeerFrame::Fetch { request, value } => self.fetch(slot, request, value, out),
+            PeerFrame::TestLink { request, process } => self.test_link(slot, request, process, out),
             PeerFrame::Release { values } => self.release(slot, values, out),
             PeerFrame::Start(start) => return self.start(now, slot, start, out),
             PeerFrame::Input { step, index, tensor } => {
@@ -385,7 +383,7 @@ impl Host {
         for slot in slots {
             self.tick_session(now, slot, out);
         }
-        let idle = |link: &HostLink| link.idle_since.is_some_and(|since| since + IDLE_LINK <= now);
+        let idle = |link: &HostLink| link.idle_since.is_some_and(|since| since + self.limits.idle_link <= now);
         let idle: Vec<LinkNumber> = self.links.iter().filter(|(_, state)| idle(state)).map(|(&link, _)| link).collect();
         for link in idle {
             let reason = "no session uses the link";

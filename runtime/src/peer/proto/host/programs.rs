@@ -17,6 +17,7 @@ use super::{CallerFrame, Host, HostOutput, PeerKey, ProcessNumber, ProgramKey, P
 use super::{exhausted, invalid, reply};
 use crate::peer::proto::Time;
 use crate::peer::proto::frame::{Digest, WireError};
+use crate::peer::proto::host::events::LoadedAs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -35,12 +36,19 @@ pub(super) struct ProgramLibrary {
 #[derive(Debug)]
 struct LibraryProgram {
     key: LibraryKey,
+    /// Of its encoding, and what it takes in addition once it is loaded.
     bytes: u64,
     /// The digest of the cut, once the program is loaded.
     cut: Option<Digest>,
     users: BTreeSet<(SessionSlot, ProgramNumber)>,
     /// When the last user released it, in releases.
     released: u64,
+}
+
+/// Returns the error of a program that takes more memory than a session may use for programs.
+fn too_much_memory(limit: u64) -> WireError {
+    exhausted(format!("the programs of the session take more than the {limit} bytes that the peer allows"))
+        .help("divide the function, or drop functions that are not called any more")
 }
 
 impl ProgramLibrary {
@@ -90,6 +98,15 @@ impl Host {
         let state = session.programs.get_mut(&program).expect("the program is registered");
         let Some(&key) = self.library.by_digest.get(&(session.owner, state.digest, session.you)) else { return false };
         let loaded = self.library.programs.get_mut(&key).expect("the index names programs of the library");
+        let more = loaded.bytes.saturating_sub(state.bytes);
+        if more > self.limits.program_bytes - session.program_bytes {
+            let state = session.programs.remove(&program).expect("the program is registered");
+            session.program_bytes -= state.bytes;
+            reply(session, CallerFrame::Refused { program, error: too_much_memory(self.limits.program_bytes) }, out);
+            return true;
+        }
+        session.program_bytes += more;
+        state.bytes += more;
         loaded.users.insert((slot, program));
         match loaded.cut {
             None => {
@@ -147,7 +164,7 @@ impl Host {
         &mut self,
         now: Time,
         key: ProgramKey,
-        outcome: Result<Digest, WireError>,
+        outcome: Result<LoadedAs, WireError>,
         out: &mut Vec<HostOutput>,
     ) {
         if self.work.remove(&WorkKey::Load(key)).is_none() {
@@ -160,7 +177,10 @@ impl Host {
         }
         // Otherwise its last user gave it up in the meantime, or all were too late.
         let Some(loaded) = self.library.programs.get_mut(&key) else { return };
-        loaded.cut = outcome.as_ref().ok().copied();
+        if let Ok(LoadedAs { cut, bytes }) = outcome {
+            loaded.cut = Some(cut);
+            loaded.bytes = loaded.bytes.saturating_add(bytes);
+        }
         let users: Vec<_> = loaded.users.iter().copied().collect();
         if outcome.is_err() {
             let key = self.library.programs.remove(&key).expect("the program is in the library").key;
@@ -169,10 +189,18 @@ impl Host {
         for (slot, program) in users {
             let session = self.sessions.get_mut(&slot).expect("users are sessions that exist");
             let state = session.programs.get_mut(&program).expect("users have the program");
+            state.phase = ProgramPhase::Loaded(key);
+            state.loads_until = None;
             let frame = match &outcome {
-                Ok(cut) => {
-                    state.phase = ProgramPhase::Loaded(key);
-                    state.loads_until = None;
+                Ok(LoadedAs { bytes, .. }) if *bytes > self.limits.program_bytes - session.program_bytes => {
+                    let error = too_much_memory(self.limits.program_bytes);
+                    reply(session, CallerFrame::Refused { program, error }, out);
+                    self.unregister(slot, program, out);
+                    continue;
+                }
+                Ok(LoadedAs { cut, bytes }) => {
+                    state.bytes += bytes;
+                    session.program_bytes += bytes;
                     CallerFrame::Registered { program, cut: *cut }
                 }
                 Err(error) => {

@@ -3,6 +3,7 @@
 use super::{CallerFrame, Host, HostLink, HostOutput, LinkNumber, Open, ProgramKey, SessionSlot};
 use super::{exhausted, invalid, reply};
 use crate::byte_gauge::ByteGauge;
+use crate::peer::FAILURE_TIMEOUTS;
 use crate::peer::proto::Time;
 use crate::peer::proto::frame::{Digest, OWNER, PeerKey, ProcessEntry, ProcessNumber, ProgramNumber, RequestNumber};
 use crate::peer::proto::frame::{SessionId, SessionLimits, StepNumber, StepProgress, ValueId, WireError};
@@ -12,11 +13,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The shortest and the longest failure timeout that a peer accepts.
-const FAILURE_TIMEOUTS: [u32; 2] = [100, 600_000];
-
 /// How long to wait before the first, and at most before another, attempt to reach a process.
-const REDIAL: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
+fn redial(failure_timeout: Duration) -> [Duration; 2] {
+    [failure_timeout / 200, failure_timeout / 10]
+}
 
 /// A session at a host.
 #[derive(Debug)]
@@ -39,8 +39,8 @@ pub(super) struct HostSession {
     pub(super) program_bytes: u64,
     pub(super) values: BTreeMap<ValueId, StoredValue>,
     pub(super) value_bytes: u64,
-    /// The values of the requests that are being answered.
-    pub(super) requests: BTreeMap<RequestNumber, ValueId>,
+    /// The requests that are being answered, with their values.
+    pub(super) requests: BTreeMap<RequestNumber, Option<ValueId>>,
     pub(super) last_started: StepNumber,
     pub(super) steps: BTreeMap<StepNumber, HostStep>,
     /// Frames of steps that have not begun. `None` if they were too many.
@@ -157,8 +157,8 @@ impl Host {
             }
             None => None,
         };
-        let failure_timeout = open.failure_timeout_ms.clamp(FAILURE_TIMEOUTS[0], FAILURE_TIMEOUTS[1]);
-        let failure_timeout = Duration::from_millis(failure_timeout.into());
+        let failure_timeout = Duration::from_millis(open.failure_timeout_ms.into());
+        let failure_timeout = failure_timeout.clamp(FAILURE_TIMEOUTS[0], FAILURE_TIMEOUTS[1]);
         if let Some(slot) = slot {
             return self.reopen(now, slot, open, failure_timeout, out);
         }
@@ -251,6 +251,7 @@ impl Host {
     fn connect(&mut self, now: Time, slot: SessionSlot, out: &mut Vec<HostOutput>) {
         let session = self.sessions.get_mut(&slot).expect("the session exists");
         let you = session.you;
+        let [first_wait, _] = redial(session.failure_timeout);
         let mut missing = false;
         for (process, member) in (0..).map(ProcessNumber).zip(&mut session.members) {
             if process == you || member.link.is_some() || !member.entry.is_needed {
@@ -270,7 +271,7 @@ impl Host {
                 continue;
             };
             let (wait, is_due) = match member.dial {
-                DialState::None => (REDIAL[0], true),
+                DialState::None => (first_wait, true),
                 DialState::Dialing { wait } => (wait, false),
                 DialState::Waiting { until, wait } => (wait, until <= now),
             };
@@ -308,8 +309,9 @@ impl Host {
         let Some(member) = session.members.get_mut(process.0 as usize) else { return };
         let DialState::Dialing { wait } = member.dial else { return };
         // After a success, the other side has some time to introduce itself.
-        let until = now + if outcome.is_ok() { REDIAL[1] } else { wait };
-        member.dial = DialState::Waiting { until, wait: (wait * 2).min(REDIAL[1]) };
+        let [_, longest] = redial(session.failure_timeout);
+        let until = now + if outcome.is_ok() { longest } else { wait };
+        member.dial = DialState::Waiting { until, wait: (wait * 2).min(longest) };
         member.reason = outcome.err();
         if session.opening.is_some() {
             self.connect(now, slot, out);
@@ -357,7 +359,8 @@ impl Host {
             }
         } else if !matches!(member.dial, DialState::Dialing { .. }) {
             // Also if it was lost before the other side had introduced itself.
-            member.dial = DialState::Waiting { until: now + REDIAL[0], wait: REDIAL[0] };
+            let [wait, _] = redial(session.failure_timeout);
+            member.dial = DialState::Waiting { until: now + wait, wait };
         }
         self.fail_steps_over(slot, link, &message, out);
         if is_opening {

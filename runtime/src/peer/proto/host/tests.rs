@@ -1,6 +1,6 @@
 //! Limits of a session at a peer.
 
-use super::{Host, HostInput, HostLimits, HostOutput, RequestKey};
+use super::{Host, HostInput, HostLimits, HostOutput, LoadedAs, RequestKey};
 use crate::peer::proto::frame::WireFrame;
 use crate::peer::proto::frame::{CallerFrame, Digest, Hello, LinkFrame, Open, PeerFrame, PeerKey, ProcessEntry};
 use crate::peer::proto::frame::{OWNER, ProcessNumber, ProgramNumber, RequestNumber, SessionId, Start, StepNumber};
@@ -108,10 +108,27 @@ fn a_program_that_loads_for_too_long_is_refused_and_its_loading_ends() {
     played.out.clear();
     played.register();
     assert!(played.refused().is_some(), "the limit is one piece of work");
-    played.input(HostInput::Loaded { key, outcome: Ok(Digest([0; 32])) });
+    played.input(HostInput::Loaded { key, outcome: Ok(LoadedAs { cut: Digest([0; 32]), bytes: 1_000 }) });
     played.out.clear();
     played.register();
     assert_ne!(played.loading(), key);
+}
+
+#[test]
+fn a_program_that_takes_too_much_memory_is_refused() {
+    let mut played = PlayedOwner::open(HostLimits { program_bytes: 5_000, ..HostLimits::default() });
+    played.register();
+    let key = played.loading();
+    let loaded = |bytes| Ok(LoadedAs { cut: Digest([0; 32]), bytes });
+    played.input(HostInput::Loaded { key, outcome: loaded(4_999) });
+    let error = played.refused().expect("it takes two bytes more for its encoding");
+    assert_eq!(error.kind, WireErrorKind::ResourceExhausted, "{error:?}");
+    assert_eq!((played.host.usage().programs, played.host.usage().program_bytes), (0, 0));
+    // The library still has it, so that it is refused before it is loaded.
+    played.out.clear();
+    played.register();
+    assert!(played.refused().is_some());
+    assert_eq!(played.host.usage().program_bytes, 0);
 }
 
 #[test]
@@ -120,7 +137,7 @@ fn a_step_that_takes_longer_than_the_peer_allows_fails_and_is_stopped() {
     let mut played = PlayedOwner::open(limits);
     played.register();
     let key = played.loading();
-    played.input(HostInput::Loaded { key, outcome: Ok(Digest([0; 32])) });
+    played.input(HostInput::Loaded { key, outcome: Ok(LoadedAs { cut: Digest([0; 32]), bytes: 1_000 }) });
     played.now = Duration::from_secs(100);
     let deadlines = [None, Some(200_000), Some(1_000)];
     for (step, deadline_ms) in (1..).map(StepNumber).zip(deadlines) {
@@ -215,7 +232,7 @@ fn a_step_for_which_too_much_arrives_fails_and_the_session_goes_on() {
     let mut played = PlayedOwner::open(HostLimits { buffered_bytes: 10_000, ..HostLimits::default() });
     played.register();
     let key = played.loading();
-    played.input(HostInput::Loaded { key, outcome: Ok(Digest([0; 32])) });
+    played.input(HostInput::Loaded { key, outcome: Ok(LoadedAs { cut: Digest([0; 32]), bytes: 1_000 }) });
     let start = |played: &mut PlayedOwner, step: u64| {
         played.frame(PeerFrame::Start(Start {
             step: StepNumber(step),

@@ -2,7 +2,9 @@
 
 use super::session::{HostSession, StoredValue};
 use super::{CallerFrame, Host, HostOutput, RequestKey, SessionSlot, WorkKey, exhausted, invalid, reply};
-use crate::peer::proto::frame::{RequestNumber, ValueId, WireError, WireErrorKind, WireFrame};
+use crate::peer::proto::frame::{
+    ProcessNumber, RequestNumber, TestedSpeed, ValueId, WireError, WireErrorKind, WireFrame,
+};
 use crate::peer::proto::payload::{check_size, hold_outgoing};
 use anabranch_dsl::HostTensor;
 
@@ -32,7 +34,7 @@ impl Host {
         }
         session.values.insert(value, StoredValue { bytes, is_stored: false });
         session.value_bytes += bytes;
-        session.requests.insert(request, value);
+        session.requests.insert(request, Some(value));
         let key = RequestKey { session: slot, request };
         self.work.insert(WorkKey::Request(key), session.owner);
         out.push(HostOutput::StoreValue { key, value, tensor });
@@ -40,7 +42,8 @@ impl Host {
 
     pub(super) fn stored(&mut self, key: RequestKey, outcome: Result<(), WireError>, out: &mut Vec<HostOutput>) {
         let Some(session) = self.answer(key) else { return };
-        let (request, value) = (key.request, session.requests.remove(&key.request).expect("the request exists"));
+        let (request, value) = (key.request, session.requests.remove(&key.request).flatten());
+        let value = value.expect("the request stores a value");
         match (outcome, session.values.get_mut(&value)) {
             (Ok(()), Some(state)) => {
                 state.is_stored = true;
@@ -81,7 +84,7 @@ impl Host {
         if let Some(error) = refusal {
             return reply(session, CallerFrame::RequestFailed { request, error }, out);
         }
-        session.requests.insert(request, value);
+        session.requests.insert(request, Some(value));
         let key = RequestKey { session: slot, request };
         self.work.insert(WorkKey::Request(key), session.owner);
         out.push(HostOutput::FetchValue { key, value });
@@ -105,6 +108,46 @@ impl Host {
             }
             Err(error) => reply(session, CallerFrame::RequestFailed { request, error }, out),
         }
+    }
+
+    pub(super) fn test_link(
+        &mut self,
+        slot: SessionSlot,
+        request: RequestNumber,
+        process: ProcessNumber,
+        out: &mut Vec<HostOutput>,
+    ) {
+        let work = self.work_of(self.sessions[&slot].owner);
+        let session = self.sessions.get_mut(&slot).expect("the session exists");
+        let link = session.members.get(process.0 as usize).and_then(|member| member.link);
+        let refusal = match link {
+            Some(_) if session.requests.contains_key(&request) => invalid("the number of the request is in use"),
+            Some(_) if work >= self.limits.work => exhausted("too many requests at once"),
+            Some(link) => {
+                session.requests.insert(request, None);
+                let key = RequestKey { session: slot, request };
+                self.work.insert(WorkKey::Request(key), session.owner);
+                return out.push(HostOutput::TestLink { key, link });
+            }
+            None => WireError::new(WireErrorKind::Unavailable, format!("there is no link to process {process}")),
+        };
+        reply(session, CallerFrame::RequestFailed { request, error: refusal }, out);
+    }
+
+    pub(super) fn link_tested(
+        &mut self,
+        key: RequestKey,
+        outcome: Result<TestedSpeed, WireError>,
+        out: &mut Vec<HostOutput>,
+    ) {
+        let Some(session) = self.answer(key) else { return };
+        let request = key.request;
+        session.requests.remove(&request);
+        let frame = match outcome {
+            Ok(speed) => CallerFrame::LinkTested { request, speed },
+            Err(error) => CallerFrame::RequestFailed { request, error },
+        };
+        reply(session, frame, out);
     }
 
     /// Notes that work for a request is done. Returns its session if it is still open.

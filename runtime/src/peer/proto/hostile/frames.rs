@@ -4,6 +4,7 @@ use super::super::frame::{PartMessage, PrintStream, RequestNumber, Start, Status
 use super::super::frame::{SharedUse, StepProgress, ValueId, WireError, WireErrorKind};
 use super::super::random::Rng;
 use super::*;
+use crate::peer::proto::frame::TestedSpeed;
 use anabranch_dsl::Bytes;
 
 impl Rng {
@@ -160,6 +161,7 @@ impl Rng {
                 PeerFrame::Start(Start { step, program, participants, deadline_ms, vars, assigns, inputs })
             }
             17 => PeerFrame::Input { step: running, index, tensor: self.tensor() },
+            19 if self.below(4) == 0 => PeerFrame::TestLink { request, process: self.process() },
             18 => PeerFrame::Abort { step: running, reason: self.text() },
             5..22 => PeerFrame::Message(self.message(running, [0, 2, 3][usize::from(link) % 3])),
             other => {
@@ -181,6 +183,11 @@ impl Rng {
                     25 => CallerFrame::Refused { program, error: self.error() },
                     26 => CallerFrame::Stored { request: own_request },
                     27 if self.below(4) == 0 => CallerFrame::Fetched { request: own_request, tensor: self.tensor() },
+                    28 if self.below(4) == 0 => {
+                        let speed =
+                            TestedSpeed { latency: self.number() as f64 - 1.0, bandwidth: self.number() as f64 };
+                        CallerFrame::LinkTested { request: own_request, speed }
+                    }
                     28 => CallerFrame::RequestFailed { request: own_request, error: self.error() },
                     29 => {
                         let progress = StepProgress {

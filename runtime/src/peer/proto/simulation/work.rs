@@ -7,7 +7,7 @@ use crate::byte_gauge::HeldBytes;
 use crate::peer::proto::frame::WireErrorKind;
 use crate::peer::proto::frame::{CallerFrame, Digest, OWNER, PartMessage, PeerFrame, PrintStream, WireFrame};
 use crate::peer::proto::frame::{ProcessNumber, SessionId, StepFault, StepMessage, StepNumber, WireError};
-use crate::peer::proto::host::{Begin, HostArrival, HostInput, HostOutput, StepEnd, StepKey};
+use crate::peer::proto::host::{Begin, HostArrival, HostInput, HostOutput, LoadedAs, StepEnd, StepKey};
 use crate::peer::proto::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
 use std::collections::BTreeSet;
@@ -133,6 +133,7 @@ impl ClusterModel {
                     _ => Ok(Digest(digest.0)),
                 };
                 let delay = self.rng.below(300);
+                let outcome = outcome.map(|cut| LoadedAs { cut, bytes: 0 });
                 self.later(node, delay, HostInput::Loaded { key, outcome });
             }
             HostOutput::StoreValue { key, value, tensor } => {
