@@ -1,7 +1,6 @@
 //! CPU devices: thread pools that compute in host memory.
 
 use super::DeviceId;
-#[cfg(feature = "peers")]
 use super::cost::Costs;
 use super::executable::Executable;
 use super::whole::WholeGraph;
@@ -13,7 +12,6 @@ use crate::threads::ThreadLimit;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{self, RunContext, StopFlag};
 use anabranch_dsl::ir::{Op, Value};
-#[cfg(feature = "peers")]
 use anabranch_dsl::ops::OpClass;
 use anabranch_dsl::{Graph, HostTensor, Loc, Result, TensorType, Type, passes};
 use std::cell::Cell;
@@ -197,7 +195,6 @@ impl LoadedKernel for Loaded {
         }
     }
 
-    #[cfg(feature = "peers")]
     fn is_brief(&self) -> bool {
         self.kernel.is_brief
     }
@@ -235,7 +232,6 @@ pub(crate) struct CpuKernel {
     /// Whether it uses a queue. Then it runs on the thread of its step, since it may wait for long.
     may_wait: bool,
     /// Whether each run ends within microseconds, by the operations of all branches.
-    #[cfg(feature = "peers")]
     is_brief: bool,
 }
 
@@ -248,11 +244,9 @@ const FEW_ELEMENTS: usize = 4096;
 
 /// Maximum work of a brief kernel: operations on numbers and bytes read or written, some tens of
 /// microseconds.
-#[cfg(feature = "peers")]
 const BRIEF_WORK: f64 = 500_000.0;
 
 /// The work of passing from one operation to the next.
-#[cfg(feature = "peers")]
 const WORK_PER_NODE: f64 = 200.0;
 
 /// Returns whether a run ends within microseconds, whichever branches it takes, if its values are
@@ -261,7 +255,6 @@ const WORK_PER_NODE: f64 = 200.0;
 /// Unlike the time of earlier runs, this holds for all inputs. Loops do not count as brief, and
 /// neither do operations whose time depends on other things than types: those on strings and
 /// lists, those of users, and those that may wait.
-#[cfg(feature = "peers")]
 fn is_brief(graph: &Graph) -> bool {
     let costs = Costs::new(graph);
     let (mut work, mut is_bounded) = (0.0, true);
@@ -300,10 +293,8 @@ impl CpuKernel {
                     graph.ty(v).element().shape.known().is_none_or(|s| s.iter().product::<usize>() > FEW_ELEMENTS);
             }
         });
-        #[cfg(feature = "peers")]
         let is_brief = matches!(how, How::Known(_)) && !options.interpreted && !may_be_long && is_brief(&graph);
         Ok(CpuKernel {
-            #[cfg(feature = "peers")]
             is_brief,
             graph,
             options,

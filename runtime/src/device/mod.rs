@@ -178,7 +178,6 @@ pub(crate) trait LoadedKernel: Debug + Send + Sync {
 
     /// Returns whether a run ends within microseconds for all inputs, and waits for nothing. Such a
     /// kernel may run on a thread for which others wait.
-    #[cfg(feature = "peers")]
     fn is_brief(&self) -> bool {
         false
     }

@@ -113,7 +113,6 @@ enum Round {
     /// The step waits for its devices or for other processes.
     Idle,
     /// The next kernel must run on another thread.
-    #[cfg(feature = "peers")]
     Postponed,
 }
 
@@ -168,8 +167,7 @@ pub(crate) struct StepRun {
     failure: Option<Failure>,
     /// The recorded spans, if a timeline was requested.
     spans: Option<Vec<Span>>,
-    /// A kernel that is not brief and waits for another thread.
-    #[cfg(feature = "peers")]
+    /// A kernel that waits for another thread.
     postponed: Option<(SubgraphId, Action<DeviceBuffer>)>,
 }
 
@@ -232,7 +230,6 @@ impl StepRun {
             last: None,
             failure: None,
             spans,
-            #[cfg(feature = "peers")]
             postponed: None,
         }
     }
@@ -304,7 +301,6 @@ impl StepRun {
                         return Ok(false);
                     }
                     Round::Idle => {}
-                    #[cfg(feature = "peers")]
                     Round::Postponed => panic!("all kernels may run on this thread"),
                 }
             }
@@ -336,32 +332,27 @@ impl StepRun {
     fn round(&mut self, thread: OnThread) -> Result<Round> {
         self.hold_states()?;
         let mut idle = true;
-        #[cfg(feature = "peers")]
         if let Some((part, action)) = self.postponed.take() {
             idle = false;
             self.act(part, action)?;
         }
-        for part in 0..self.executors.len() {
+        for part in (0..self.executors.len() as u32).map(SubgraphId) {
             for _ in 0..TURN {
-                let Some(executor) = &mut self.executors[part] else { break };
+                let Some(executor) = &mut self.executors[part.index()] else { break };
                 let Some(action) = executor.poll() else { break };
                 idle = false;
                 self.step.progressed();
                 self.check_stop()?;
-                if let Action::Run { task, kernel, .. } = action
-                    && !self.is_before_failure(SubgraphId(part as u32), task, kernel)
-                {
-                    continue;
+                if let Action::Run { task, kernel, .. } = action {
+                    if !self.is_before_failure(part, task, kernel) {
+                        continue;
+                    }
+                    if !self.may_run_on(thread, part, kernel) {
+                        self.postponed = Some((part, action));
+                        return Ok(Round::Postponed);
+                    }
                 }
-                #[cfg(feature = "peers")]
-                if thread == OnThread::Shared
-                    && let Action::Run { kernel, .. } = action
-                    && !self.driver.kernels[part][kernel.index()].is_brief()
-                {
-                    self.postponed = Some((SubgraphId(part as u32), action));
-                    return Ok(Round::Postponed);
-                }
-                self.act(SubgraphId(part as u32), action)?;
+                self.act(part, action)?;
             }
         }
         while let Some(event) = self.step.event() {
@@ -389,6 +380,11 @@ impl StepRun {
         }
         assert!(self.pending.len() > 0 || self.others.is_some(), "a step is stuck\n{}", self.driver.graph);
         Ok(Round::Idle)
+    }
+
+    /// Returns whether a kernel may run on a thread.
+    fn may_run_on(&self, thread: OnThread, part: SubgraphId, kernel: KernelId) -> bool {
+        thread == OnThread::Own || self.driver.kernels[part.index()][kernel.index()].is_brief()
     }
 
     /// Counts the states of iterations in the budget of the step. A loop can begin as many as its
