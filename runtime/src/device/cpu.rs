@@ -12,7 +12,7 @@ use crate::threads::ThreadLimit;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{self, RunContext, StopFlag};
 use anabranch_dsl::ir::{Op, Value};
-use anabranch_dsl::ops::OpClass;
+use anabranch_dsl::ops::{Aliasing, OpClass};
 use anabranch_dsl::{Graph, HostTensor, Loc, Result, TensorType, Type, passes};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -249,23 +249,31 @@ const BRIEF_WORK: f64 = 500_000.0;
 /// The work of passing from one operation to the next.
 const WORK_PER_NODE: f64 = 200.0;
 
-/// Returns whether a run ends within microseconds, whichever branches it takes, if its values are
-/// small.
+/// Returns whether a run ends within microseconds, whichever branches it takes.
 ///
 /// Unlike the time of earlier runs, this holds for all inputs. Loops do not count as brief, and
 /// neither do operations whose time depends on other things than types: those on strings and
 /// lists, those of users, and those that may wait.
 fn is_brief(graph: &Graph) -> bool {
     let costs = Costs::new(graph);
-    let (mut work, mut is_bounded) = (0.0, true);
+    let bytes_of = |v: &Value| costs.bytes[v.index()];
+    let (mut work, mut is_bounded) = (graph.outputs().iter().map(bytes_of).sum::<f64>(), true);
     graph.visit_nodes(graph.root(), &mut |node| {
         let data = graph.node(node);
         let cost = costs.work[node.index()];
         work += WORK_PER_NODE + cost.flops + cost.bytes;
-        let mut values = data.operands.iter().chain(&data.results);
-        is_bounded &= values.all(|&v| graph.ty(v).element().dtype.is_plain());
+        is_bounded &= data.operands.iter().chain(&data.results).all(|&v| {
+            let ty = graph.ty(v).element();
+            ty.dtype.is_plain() && ty.shape.known().is_some()
+        });
         is_bounded &= match &data.op {
-            Op::Prim(op, _) => !matches!(op.class, OpClass::Opaque(_)),
+            Op::Prim(op, _) => {
+                if op.aliasing() == Aliasing::Update {
+                    // It copies what others own, too.
+                    work += data.results.iter().map(bytes_of).sum::<f64>();
+                }
+                !matches!(op.class, OpClass::Opaque(_))
+            }
             Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Cond | Op::Stack(_) => true,
             Op::While { .. } | Op::Call(_) | Op::List(_) | Op::Print { .. } | Op::Queue(..) | Op::File(_) => false,
         };
@@ -293,7 +301,7 @@ impl CpuKernel {
                     graph.ty(v).element().shape.known().is_none_or(|s| s.iter().product::<usize>() > FEW_ELEMENTS);
             }
         });
-        let is_brief = matches!(how, How::Known(_)) && !options.interpreted && !may_be_long && is_brief(&graph);
+        let is_brief = matches!(how, How::Known(_)) && !options.interpreted && is_brief(&graph);
         Ok(CpuKernel {
             is_brief,
             graph,
@@ -460,6 +468,36 @@ mod tests {
         }
         let Contents::List(whole) = &list else { panic!("a plan has lists of its own form") };
         assert_eq!((Arc::strong_count(whole), rows(&list).len()), (1, 2_004));
+    }
+
+    #[test]
+    fn kernels_whose_time_their_types_bound_are_brief() {
+        let is_brief = |body: &str| {
+            let inputs = "%x: f32[1000000], %y: f32[4], %b: bool[], %s: bytes[2], %i: i32[]";
+            let text = format!("graph @k({inputs}) -> (f32[4]) {{ {body} return %z }}");
+            let graph = Graph::parse(&text, "kernel.ir").unwrap_or_else(|e| panic!("{e:?}"));
+            CpuKernel::new(graph, CompileOptions::default(), &|| Ok(())).expect("the graph is valid").is_brief
+        };
+        assert!(is_brief("%z = add %y, %y"));
+        let first = "slice %x {axis=0, start=5, end=9, step=1}";
+        assert!(is_brief(&format!("%z = {first}")), "only the result is copied");
+        let branch = |arm: &str| {
+            format!(
+                "%z = cond %b, %x, %y : (f32[4]) then (%x, %y) {{ {arm} %w = add %y, %a yield %w }}
+                 else (%x, %y) {{ yield %y }}"
+            )
+        };
+        assert!(is_brief(&branch(&format!("%a = {first}"))));
+        let long = "%e = exp %x %a = slice %e {axis=0, start=5, end=9, step=1}";
+        assert!(!is_brief(&branch(long)), "an arm counts, also if it does not run");
+        let update = "%u = dynamic_update_slice %x, %y, %i {axis=0}";
+        assert!(!is_brief(&format!("{update} %z = slice %u {{axis=0, start=5, end=9, step=1}}")), "others may own it");
+        assert!(!is_brief(
+            "%z, %n = while (%z = %y, %n = %i | %m = %i) : (f32[4], i32[]) cond { %c = lt %n, %m yield %c }
+             body { %w = add %z, %z yield %w, %m }"
+        ));
+        assert!(!is_brief("print stdout \"{}\", %i %z = add %y, %y"), "who prints may wait");
+        assert!(!is_brief("%t = byte_len %s %z = add %y, %y"), "strings have any length");
     }
 
     #[test]
