@@ -253,7 +253,7 @@ impl SessionBuilder {
     /// Sets whether the speed of several CPU devices is measured, which takes some tens of
     /// milliseconds when the session is created. It has no effect on CPUs of a session with GPUs.
     /// The links to peers and between them are measured, too, which takes a fraction of a second
-    /// for each; [`Session::link_reports`] says what was found.
+    /// for each; `Session::link_reports` says what was found.
     ///
     /// By default, placement assumes cores of a typical machine. A measured session may place a
     /// function differently than another session on the same machine, and so round sums in another
