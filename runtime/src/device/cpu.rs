@@ -252,8 +252,8 @@ const WORK_PER_NODE: f64 = 200.0;
 /// Returns whether a run ends within microseconds, whichever branches it takes.
 ///
 /// Unlike the time of earlier runs, this holds for all inputs. Loops do not count as brief, and
-/// neither do operations whose time depends on other things than types: those on strings and
-/// lists, those of users, and those that may wait.
+/// neither do operations whose time the costs do not bound: those on windows, strings and lists,
+/// those of users, and those that may wait.
 fn is_brief(graph: &Graph) -> bool {
     let costs = Costs::new(graph);
     let bytes_of = |v: &Value| costs.bytes[v.index()];
@@ -272,7 +272,7 @@ fn is_brief(graph: &Graph) -> bool {
                     // It copies what others own, too.
                     work += data.results.iter().map(bytes_of).sum::<f64>();
                 }
-                !matches!(op.class, OpClass::Opaque(_))
+                !matches!(op.class, OpClass::Opaque(_) | OpClass::Window(_))
             }
             Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Cond | Op::Stack(_) => true,
             Op::While { .. } | Op::Call(_) | Op::List(_) | Op::Print { .. } | Op::Queue(..) | Op::File(_) => false,

@@ -334,7 +334,9 @@ impl StepRun {
         let mut idle = true;
         if let Some((part, action)) = self.postponed.take() {
             idle = false;
-            self.act(part, action)?;
+            if self.perform(thread, part, action)? {
+                return Ok(Round::Postponed);
+            }
         }
         for part in (0..self.executors.len() as u32).map(SubgraphId) {
             for _ in 0..TURN {
@@ -342,17 +344,9 @@ impl StepRun {
                 let Some(action) = executor.poll() else { break };
                 idle = false;
                 self.step.progressed();
-                self.check_stop()?;
-                if let Action::Run { task, kernel, .. } = action {
-                    if !self.is_before_failure(part, task, kernel) {
-                        continue;
-                    }
-                    if !self.may_run_on(thread, part, kernel) {
-                        self.postponed = Some((part, action));
-                        return Ok(Round::Postponed);
-                    }
+                if self.perform(thread, part, action)? {
+                    return Ok(Round::Postponed);
                 }
-                self.act(part, action)?;
             }
         }
         while let Some(event) = self.step.event() {
@@ -382,9 +376,22 @@ impl StepRun {
         Ok(Round::Idle)
     }
 
-    /// Returns whether a kernel may run on a thread.
-    fn may_run_on(&self, thread: OnThread, part: SubgraphId, kernel: KernelId) -> bool {
-        thread == OnThread::Own || self.driver.kernels[part.index()][kernel.index()].is_brief()
+    /// Does what an executor wants, unless the step has failed before. Returns true if it must
+    /// happen on another thread.
+    fn perform(&mut self, thread: OnThread, part: SubgraphId, action: Action<DeviceBuffer>) -> Result<bool> {
+        self.check_stop()?;
+        if let Action::Run { task, kernel, .. } = action {
+            if !self.is_before_failure(part, task, kernel) {
+                return Ok(false);
+            }
+            let is_brief = || self.driver.kernels[part.index()][kernel.index()].is_brief();
+            if thread != OnThread::Own && !is_brief() {
+                self.postponed = Some((part, action));
+                return Ok(true);
+            }
+        }
+        self.act(part, action)?;
+        Ok(false)
     }
 
     /// Counts the states of iterations in the budget of the step. A loop can begin as many as its

@@ -508,6 +508,9 @@ impl PeerCluster {
             stop,
             || "another call was connecting to the peers".to_owned(),
             |state| {
+                if state.caller.is_ready(wanted) {
+                    return Some(Ok(None));
+                }
                 let failed = state.last_failure.as_ref();
                 let failed = failed.filter(|failed| failed.number > attempts && wanted.contains(&failed.process));
                 if let Some(failed) = failed {
@@ -516,14 +519,11 @@ impl PeerCluster {
                 let is_free = !std::mem::replace(&mut state.is_connecting, true);
                 is_free.then(|| {
                     state.attempts += 1;
-                    Ok((state.attempts, ConnectingTurn(self)))
+                    Ok(Some((state.attempts, ConnectingTurn(self))))
                 })
             },
         )?;
-        let (number, _turn) = turn?;
-        if self.state().caller.is_ready(wanted) {
-            return Ok(());
-        }
+        let Some((number, _turn)) = turn? else { return Ok(()) };
         self.connect_now(wanted, stop).map_err(|(process, error)| {
             if !error.kind.is_stop() {
                 self.state().last_failure = Some(FailedAttempt { number, process, error: error.clone() });

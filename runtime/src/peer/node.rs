@@ -290,7 +290,7 @@ impl Node {
 
     fn on_output(self: &Arc<Node>, output: HostOutput, inputs: &mut VecDeque<HostInput>) {
         match output {
-            HostOutput::Send { link, frame: WireFrame::Link(LinkFrame::StatusReport(report)) } => {
+            HostOutput::Report { link, report } => {
                 self.send(link, WireFrame::Link(LinkFrame::StatusReport(self.with_queues(report))));
             }
             HostOutput::Send { link, frame } => self.send(link, frame),
@@ -503,7 +503,7 @@ impl NetEvents for NodeEvents {
             }
         };
         let counter = match to {
-            Destination::Peer(_) => this.server().zip(key).and_then(|(server, key)| server.received_by(key)),
+            Destination::Peer(_) => this.server().zip(key).map(|(server, key)| server.received_by(key)),
             Destination::Caller(_) => this.cluster().zip(step).and_then(|(cluster, step)| cluster.received_by(step)),
         };
         Ok(AdmittedBody { element, counter })

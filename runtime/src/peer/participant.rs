@@ -44,6 +44,11 @@ pub(super) struct RunningStep {
 }
 
 impl RunningStep {
+    /// Creates a step that has not begun. `received` counts the bytes of bodies that arrive for it.
+    pub(super) fn new(received: Arc<AtomicU64>) -> RunningStep {
+        RunningStep { received, ..RunningStep::default() }
+    }
+
     fn park(&self, participation: Participation) {
         *lock(&self.parked) = Some(participation);
     }

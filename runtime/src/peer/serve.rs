@@ -6,7 +6,7 @@ use super::node::Node;
 use super::proto::frame::{DeviceEntry, GpuLimits, Hello, StatusReport};
 use super::proto::host::HostLimits;
 use super::server::{OfferedDevice, Server};
-use super::{printable, random_number};
+use super::{FAILURE_TIMEOUTS, printable, random_number};
 use crate::device::{CpuDevice, Device, DeviceId, DeviceInfo};
 use anabranch_dsl::device::{DeviceKind, DeviceName};
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
@@ -419,7 +419,9 @@ impl PeerStatus {
         timeout: Duration,
         tests_link: bool,
     ) -> Result<PeerStatus> {
-        let net = NetOptions { profile, failure_timeout: timeout, ..NetOptions::default() };
+        let [shortest, longest] = FAILURE_TIMEOUTS;
+        let failure_timeout = timeout.clamp(shortest, longest);
+        let net = NetOptions { profile, failure_timeout, ..NetOptions::default() };
         let hello = Hello { name: "a visitor".to_owned(), incarnation: random_number()?, devices: Vec::new() };
         let node = Node::bind(key, net, hello, HostLimits::NONE)?;
         let link = node.net().connect(address.socket_addr(), Some(address.node()), address.token())?;

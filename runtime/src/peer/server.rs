@@ -89,6 +89,8 @@ struct ServerState {
     /// The values of shared variables. Sessions may have them, too.
     shared: BTreeMap<SharedValue, Arc<Mutex<PeerValue>>>,
     steps: BTreeMap<StepKey, Arc<RunningStep>>,
+    /// The counters of bodies that began to arrive before their steps.
+    early_counters: BTreeMap<StepKey, Arc<AtomicU64>>,
     /// The new values of variables of steps that have ended.
     assigned: BTreeMap<StepKey, Vec<AssignedValue>>,
 }
@@ -199,8 +201,13 @@ impl Server {
             HostOutput::DropShared { value } => drop(lock(&self.state).shared.remove(&value)),
             HostOutput::Begin(begin) => {
                 let key = begin.key;
-                let step = Arc::new(RunningStep::default());
-                lock(&self.state).steps.insert(key, step.clone());
+                let step = {
+                    let mut state = lock(&self.state);
+                    let received = state.early_counters.remove(&key).unwrap_or_default();
+                    let step = Arc::new(RunningStep::new(received));
+                    state.steps.insert(key, step.clone());
+                    step
+                };
                 let is_quick = self.program(begin.program).is_some_and(|program| program.is_in_host_memory())
                     && self.are_in_host_memory(&begin);
                 let (this, begun) = (self.clone(), step.clone());
@@ -403,9 +410,15 @@ impl Server {
         steps.iter().map(|step| lock(&step.inbox).len()).sum()
     }
 
-    /// Returns the counter of the bytes that arrive for a step.
-    pub(super) fn received_by(&self, key: StepKey) -> Option<Arc<AtomicU64>> {
-        lock(&self.state).steps.get(&key).map(|step| step.received.clone())
+    /// Returns the counter of the bytes that arrive for a step, which may begin later.
+    pub(super) fn received_by(&self, key: StepKey) -> Arc<AtomicU64> {
+        let mut state = lock(&self.state);
+        if let Some(step) = state.steps.get(&key) {
+            return step.received.clone();
+        }
+        // Those of bodies that have arrived are of no use.
+        state.early_counters.retain(|_, counter| Arc::strong_count(counter) > 1);
+        state.early_counters.entry(key).or_default().clone()
     }
 
     /// Returns the progress of all running steps. A step also makes progress while it receives.

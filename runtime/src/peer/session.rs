@@ -77,7 +77,10 @@ impl RemoteDevices {
         let mut between = BTreeMap::new();
         let ends = (1..=cluster.len() as u32).flat_map(|j| (1..j).map(move |i| [ProcessId(i), ProcessId(j)]));
         for ends in ends.filter(|_| measure) {
-            between.insert(ends, cluster.test_link_between(ends)?);
+            // Placement estimates a link that cannot be measured now.
+            if let Ok(speed) = cluster.test_link_between(ends) {
+                between.insert(ends, speed);
+            }
         }
         Ok(RemoteDevices { cluster, infos, links, between, reports })
     }

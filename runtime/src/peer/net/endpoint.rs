@@ -475,16 +475,19 @@ fn refuse(connection: &Connection, error: &NotAdmitted) {
 async fn accept_all(core: Arc<NetCore>) {
     while let Some(incoming) = core.endpoint.accept().await {
         let network = network_of(incoming.remote_address().ip());
+        let of_network = core.max_handshakes.div_ceil(NETWORKS);
         let (handshakes, from_network) = lock(&core.handshakes).count(network);
         if handshakes >= core.max_handshakes || lock(&core.links).len() >= core.max_links {
             incoming.refuse();
-        } else if from_network >= core.max_handshakes.div_ceil(HANDSHAKES_OF_NETWORK) {
-            // The sender tries again by itself, and may then find room.
-            incoming.ignore();
-        } else if handshakes >= core.max_handshakes / 2 && incoming.may_retry() && !incoming.remote_address_validated()
+        } else if (handshakes >= core.max_handshakes / 2 || from_network >= of_network / 2)
+            && incoming.may_retry()
+            && !incoming.remote_address_validated()
         {
             // Under load, the sender first shows that its address is not forged.
             let _ = incoming.retry();
+        } else if from_network >= of_network {
+            // The sender tries again by itself, and may then find room.
+            incoming.ignore();
         } else {
             lock(&core.handshakes).begin(network);
             let accepting = Arc::clone(&core);
@@ -497,8 +500,9 @@ async fn accept_all(core: Arc<NetCore>) {
     }
 }
 
-/// One network has at most this share of the connections that are not admitted yet.
-const HANDSHAKES_OF_NETWORK: usize = 4;
+/// The number of networks that can have connections which are not admitted yet, if each has as many
+/// as it may have.
+const NETWORKS: usize = 4;
 
 /// Returns the address without the part that one sender can choose.
 fn network_of(addr: IpAddr) -> IpAddr {

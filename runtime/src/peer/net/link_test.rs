@@ -28,6 +28,10 @@ const PINGS: usize = 16;
 /// The maximum length of a test body that another node may ask for.
 const MAX_TEST: u64 = 64 << 20;
 
+/// The part of the number of a test body that says that the receiver asked for it. So it differs
+/// from those that the sender counts for itself.
+const REQUESTED: u64 = 1 << 63;
+
 /// Tests in progress on a link.
 #[derive(Default)]
 pub(super) struct LinkTests {
@@ -55,8 +59,6 @@ impl LinkTests {
     }
 
     pub(super) fn result(&mut self, number: u64, elapsed: Duration) {
-        // Numbers of the two sides are independent, so the one that is being served is looked at
-        // only if this side sent no such body for itself.
         if let Some(done) = self.sent.remove(&number) {
             let _ = done.send(elapsed);
         } else if self.serving == Some(number) {
@@ -187,6 +189,12 @@ impl Link {
     pub(super) async fn test(&self, buffers: SocketBuffers) -> Result<LinkReport> {
         // The other side serves one test at a time.
         let _turn = self.0.testing.lock().await;
+        let is_served = !lock(&self.0.tests).requested.is_empty();
+        if self.is_silent() || is_served {
+            let why = if is_served { "an earlier test of it has not ended" } else { "it has ended" };
+            let message = format!("the link to {} cannot be tested: {why}", self.addr());
+            return Err(Diagnostic::new(message).of_kind(ErrorKind::Unavailable));
+        }
         let profile = self.0.settings.profile;
         let most: u64 = if profile == Profile::Wan { 4 << 20 } else { 16 << 20 };
         let mut round_trip = Duration::MAX;
@@ -243,7 +251,7 @@ impl Link {
         let (done, result) = oneshot::channel();
         let number = {
             let mut tests = lock(&self.0.tests);
-            let number = tests.next();
+            let number = tests.next() | REQUESTED;
             tests.requested.insert(number, done);
             number
         };
@@ -262,8 +270,8 @@ impl Link {
 
     /// Sends the test body that the other side asked for.
     pub(super) fn serve_test(&self, number: u64, bytes: u64) -> Result<(), String> {
-        if bytes > MAX_TEST {
-            return Err(format!("it asked for a test of {bytes} bytes"));
+        if bytes > MAX_TEST || number & REQUESTED == 0 {
+            return Err(format!("it asked for a test of {bytes} bytes with the number {number}"));
         }
         if lock(&self.0.tests).serving.replace(number).is_some() {
             return Err("it asked for two tests at a time".to_owned());

@@ -20,6 +20,7 @@
 //! transfer the [`TransferHead`], then the bytes. The number of a chunk determines its offset and
 //! length, so chunks neither overlap nor leave gaps.
 
+use crate::peer::printable;
 use bytes::Bytes;
 use std::time::Duration;
 
@@ -34,7 +35,6 @@ pub(super) const CHUNK: u64 = 2 << 20;
 
 /// The maximum length of a body.
 pub(crate) use crate::peer::MAX_BODY;
-use crate::peer::printable;
 
 /// The maximum length of the reason with which a link is closed.
 pub(super) const MAX_REASON: usize = 512;
@@ -58,9 +58,9 @@ pub(super) struct Greeting {
 /// Totals of the bodies that one side has received on a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Credit {
-    /// Bytes of chunks that were read.
+    /// Bytes of chunks that were read, or sent for bodies that were cancelled.
     pub(super) bytes: u64,
-    /// Bodies that were handed to the application.
+    /// Bodies that were handed to the application, or cancelled.
     pub(super) transfers: u64,
     /// The sum of their lengths.
     pub(super) transfer_bytes: u64,

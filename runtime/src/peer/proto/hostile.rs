@@ -300,6 +300,10 @@ impl Victims {
                 HostOutput::Send { frame, .. } | HostOutput::SendValue { frame, .. } => {
                     drop(encode(frame).expect("what a host sends can be encoded"))
                 }
+                HostOutput::Report { report, .. } => {
+                    let frame = WireFrame::Link(LinkFrame::StatusReport(report));
+                    drop(encode(frame).expect("what a host sends can be encoded"));
+                }
                 HostOutput::CloseLink { link, .. } => closed.push(link),
                 HostOutput::Load { key, .. } if !self.n_outputs.is_multiple_of(7) => {
                     inputs

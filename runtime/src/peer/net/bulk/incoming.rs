@@ -50,13 +50,6 @@ impl IncomingBody {
     }
 }
 
-/// A body that was cancelled while it arrived.
-pub(super) struct CancelledBody {
-    head: Bytes,
-    is_test: bool,
-    total: u64,
-}
-
 /// The bodies that a link is receiving, and what was reported of them to the other side.
 pub(in super::super) struct IncomingBodies {
     open: HashMap<u64, IncomingBody>,
@@ -165,7 +158,7 @@ impl IncomingBodies {
     }
 
     /// Ends a transfer that was cancelled, unless it has ended. Returns its body if it is open.
-    pub(super) fn cancel(&mut self, cancelled: &Cancellation) -> Result<Option<CancelledBody>, String> {
+    pub(super) fn cancel(&mut self, cancelled: &Cancellation) -> Result<Option<IncomingBody>, String> {
         let Cancellation { transfer, total, .. } = *cancelled;
         let sent = cancelled.bytes()?;
         let body = self.open.remove(&transfer);
@@ -189,7 +182,7 @@ impl IncomingBodies {
         if self.cancelled.len() > MAX_CANCELLED {
             self.cancelled.pop_first();
         }
-        Ok(body.map(|body| CancelledBody { head: body.head, is_test: body.is_test, total }))
+        Ok(body)
     }
 
     /// Returns the number of bodies that are being received, and the sum of their lengths.
@@ -257,7 +250,8 @@ impl IncomingBodies {
         }
         let due = ended.is_some_and(|total| total >= LONG_BODY)
             || self.received.bytes - self.reported.bytes >= self.window / UNREPORTED
-            || self.received.transfers - self.reported.transfers >= u64::from(OPEN_TRANSFERS) / UNREPORTED;
+            || self.received.transfers - self.reported.transfers >= u64::from(OPEN_TRANSFERS) / UNREPORTED
+            || self.received.transfer_bytes - self.reported.transfer_bytes >= OPEN_BYTES / UNREPORTED;
         if due {
             self.reported = self.received;
         }
@@ -340,9 +334,10 @@ async fn receive_chunk_of(link: &Link, header: &ChunkHeader, mut pieces: PieceRe
             return Ok(());
         }
         lock(&link.0.incoming).begin(header.transfer, header.total)?;
-        wait_until(link, || Ok(link.0.received_frames.load(Ordering::Relaxed) >= head.frames_before || is_cancelled()))
+        let is_awaited = || lock(&link.0.incoming).waiting.contains(&header.transfer);
+        wait_until(link, || Ok(link.0.received_frames.load(Ordering::Relaxed) >= head.frames_before || !is_awaited()))
             .await?;
-        if is_cancelled() {
+        if !is_awaited() {
             return Ok(());
         }
         begin(link, header, bytes)?;
@@ -505,8 +500,7 @@ enum PieceError {
 impl PieceError {
     fn violation(self) -> Option<String> {
         match self {
-            PieceError::Ended => None,
-            PieceError::Reset => Some("a chunk was not sent to its end".to_owned()),
+            PieceError::Ended | PieceError::Reset => None,
             PieceError::Violation(what) => Some(what),
         }
     }

@@ -5,7 +5,7 @@ use super::super::link::lock;
 use super::super::wire::{Cancellation, ChunkHeader, Credit, Greeting, TransferHead, chunks_of};
 use super::BodyPurpose;
 use bytes::Bytes;
-use quinn::{SendStream, VarInt};
+use quinn::{SendStream, VarInt, WriteError};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::future::{Future, poll_fn};
@@ -284,17 +284,25 @@ impl BodyQueue {
 
 /// Sends chunks while there are some and the other side has room. Ends with the connection.
 pub(in super::super) async fn send_bodies(link: Link) {
+    // A stream that was opened for a chunk that there was no longer.
+    let mut spare = None;
     loop {
         while !lock(&link.0.body_queue).has_next() {
             link.0.body_queued.notified().await;
         }
-        let Ok(mut stream) = link.0.connection.open_uni().await else { return };
-        // A body of higher priority may have been queued meanwhile.
+        let mut stream = match spare.take() {
+            Some(stream) => stream,
+            None => match link.0.connection.open_uni().await {
+                Ok(stream) => stream,
+                Err(_) => return,
+            },
+        };
+        // Meanwhile bodies may have been cancelled, or one of higher priority may have been queued,
+        // for which there is no room. The other side would take the end of this stream for a chunk.
         let next = lock(&link.0.body_queue).next();
         let Some(mut chunk) = next else {
-            // The link is closing. The other side would take the end of this stream for a chunk.
-            link.0.connection.closed().await;
-            return;
+            spare = Some(stream);
+            continue;
         };
         if stream.set_priority(chunk.priority).is_err() {
             return;
@@ -302,6 +310,8 @@ pub(in super::super) async fn send_bodies(link: Link) {
         let written = unless_cancelled(stream.write_all_chunks(&mut chunk.pieces), chunk.cancelled.clone()).await;
         match written {
             Some(Ok(())) => {}
+            // The other side knows already that the body is cancelled.
+            Some(Err(WriteError::Stopped(_))) => continue,
             Some(Err(_)) => return,
             None => {
                 let _ = stream.reset(CANCELLED);

@@ -1,6 +1,7 @@
 //! Bodies: all lengths, both directions, order and limits.
 
 use super::*;
+use crate::peer::net::BodyPurpose;
 use crate::peer::net::wire::CHUNK;
 use bytes::Bytes;
 
@@ -88,6 +89,41 @@ fn a_body_that_the_layer_above_rejects_is_a_violation() {
     there.send_bulk(Vec::new(), vec![0; 1 << 20].into(), 0, None);
     assert_eq!(server.lost(), LinkLost::Violation("too large for me".to_owned()));
     assert!(matches!(client.lost(), LinkLost::Closed { code: CloseCode::VIOLATION, .. }));
+}
+
+#[test]
+fn cancelling_while_bodies_are_sent_does_not_stop_later_ones() {
+    let (_client, server, there, _back) = linked_pair();
+    let body = Bytes::from(vec![1; 3_000_000]);
+    let of = |session| Some(BodyPurpose { session, step: None });
+    std::thread::scope(|scope| {
+        for session in 0..2 {
+            let (there, body) = (&there, &body);
+            scope.spawn(move || {
+                for i in 0..200_u8 {
+                    let len = [100, 70_000, 3_000_000][usize::from(i) % 3];
+                    there.send_bulk(vec![i], body.slice(..len), i32::from(i % 2), of(session));
+                    there.cancel_bodies(|purpose| purpose.session == session);
+                }
+            });
+        }
+    });
+    there.send_bulk(vec![255], Bytes::from_static(&[7; 100]), -1, of(2));
+    while server.body().0 != [255] {}
+    assert_eq!(there.stats().queued_bodies, 0);
+}
+
+#[test]
+fn both_sides_of_a_link_can_test_it_at_once() {
+    let (client, server, there, back) = linked_pair();
+    std::thread::scope(|scope| {
+        let ends = [(&client.net, &there), (&server.net, &back), (&client.net, &there), (&server.net, &back)];
+        let tests = ends.map(|(net, link)| scope.spawn(move || net.test_link(link)));
+        for test in tests {
+            let report = test.join().expect("a test does not panic").expect("the link is up");
+            assert!(report.sent_per_second > 0.0 && report.received_per_second > 0.0, "{report}");
+        }
+    });
 }
 
 #[test]

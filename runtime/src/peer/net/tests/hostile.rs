@@ -65,7 +65,7 @@ fn one_network_does_not_take_all_places_of_those_who_connect() {
         let mut setup = Setup::default();
         setup.options.listen = Some(SocketAddr::from((address, 0)));
         // A connection takes at most half of it.
-        setup.options.failure_timeout = Duration::from_secs(1);
+        setup.options.failure_timeout = Duration::from_secs(4);
         let client = setup.start();
         server.allow(&client);
         client.net.connect(server.addr(), Some(server.id), None).map(drop)

@@ -221,6 +221,11 @@ pub(crate) enum HostOutput {
         link: LinkNumber,
         frame: WireFrame,
     },
+    /// Send a report, with the links and queues of the process.
+    Report {
+        link: LinkNumber,
+        report: StatusReport,
+    },
     /// Send a value that counts as waiting until it is sent.
     SendValue {
         link: LinkNumber,

@@ -129,10 +129,9 @@ impl Host {
         Ok(())
     }
 
-    /// Returns a step that runs.
+    /// Returns the key of a step of a session that is open.
     pub(crate) fn step_key(&self, session: SessionId, step: StepNumber) -> Option<StepKey> {
-        let slot = *self.by_id.get(&session)?;
-        self.sessions[&slot].steps.contains_key(&step).then_some(StepKey { session: slot, step })
+        Some(StepKey { session: *self.by_id.get(&session)?, step })
     }
 
     /// Returns what the host holds.
@@ -252,12 +251,13 @@ impl Host {
             }
             WireFrame::Link(LinkFrame::Status) => {
                 // A node that sessions introduced sees nothing of others.
-                let report = match self.links[&link].is_introduced {
-                    true => StatusReport::default(),
-                    false => self.status(node),
-                };
-                let report = LinkFrame::StatusReport(report);
-                out.push(HostOutput::Send { link, frame: WireFrame::Link(report) });
+                out.push(match self.links[&link].is_introduced {
+                    true => {
+                        let report = LinkFrame::StatusReport(StatusReport::default());
+                        HostOutput::Send { link, frame: WireFrame::Link(report) }
+                    }
+                    false => HostOutput::Report { link, report: self.status(node) },
+                });
                 Ok(())
             }
             WireFrame::Link(LinkFrame::StatusReport(report)) => {

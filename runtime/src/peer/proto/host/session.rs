@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// How long to wait before the first, and at most before another, attempt to reach a process.
 fn redial(failure_timeout: Duration) -> [Duration; 2] {
-    [failure_timeout / 200, failure_timeout / 10]
+    [(failure_timeout / 200).min(Duration::from_millis(50)), (failure_timeout / 10).min(Duration::from_secs(1))]
 }
 
 /// A session at a host.

@@ -123,6 +123,9 @@ impl Host {
         let refusal = match link {
             Some(_) if session.requests.contains_key(&request) => invalid("the number of the request is in use"),
             Some(_) if work >= self.limits.work => exhausted("too many requests at once"),
+            Some(_) if session.requests.values().any(Option::is_none) => {
+                exhausted("the session tests another link at the peer")
+            }
             Some(link) => {
                 session.requests.insert(request, None);
                 let key = RequestKey { session: slot, request };

@@ -467,6 +467,9 @@ impl ClusterModel {
             HostOutput::Send { link, frame } | HostOutput::SendValue { link, frame, .. } => {
                 self.send(node, link, frame);
             }
+            HostOutput::Report { link, report } => {
+                self.send(node, link, WireFrame::Link(LinkFrame::StatusReport(report)));
+            }
             // Messages are on their way at once.
             HostOutput::CancelBodies { .. } => {}
             HostOutput::CloseLink { link, reason } => self.close(node, link, &reason),
