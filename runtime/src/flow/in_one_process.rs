@@ -44,7 +44,7 @@ impl ThreadCluster {
         let stop = self.stops[process.0 as usize].clone();
         let run = driver.begin(inputs, HostSide::printing(print), stop, Some(&begin), false);
         let end = match run.map_err(StepFailure::from).and_then(|run| run.run(None)) {
-            Ok(StepResults { outputs, assigned }) => {
+            Ok(StepResults { outputs, assigned, .. }) => {
                 for (index, tensor) in (0..).zip(outputs) {
                     if let Some(tensor) = tensor {
                         self.deliver(ProcessId::CALLER, Arrival::Output { process, index, tensor });

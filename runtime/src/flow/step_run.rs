@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The inputs and variables that a step reads, by number.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct StepInputs {
     /// The inputs of the graph. A participant has none at first: they arrive.
     pub(crate) inputs: Vec<Option<HostTensor>>,
@@ -436,7 +436,12 @@ impl StepRun {
             spans.sort_by_key(|s| s.begin);
             *timeline = Timeline { spans, total, simulated: self.step.is_simulated(), left_out: 0 };
         }
-        Ok(StepResults { outputs: std::mem::take(&mut self.outputs), assigned })
+        Ok(StepResults {
+            outputs: std::mem::take(&mut self.outputs),
+            assigned,
+            #[cfg(feature = "peers")]
+            inputs: std::mem::take(&mut self.inputs),
+        })
     }
 
     /// Fails if the call is to stop.

@@ -302,6 +302,7 @@ fn end(
             routes.send_to_owner(CallerFrame::Output { step: key.step, index, tensor }, 0, held);
         }
     }
+    server.free(results.inputs);
     let mut assigned = Vec::new();
     for (var, mut buffer) in results.assigned {
         // It counts as a variable.

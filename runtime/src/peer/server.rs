@@ -21,6 +21,7 @@ use super::workers::Workers;
 use crate::device::{Device, DeviceBuffer};
 use crate::flow::driver::Driver;
 use crate::flow::remote::{Arrival, ProcessId};
+use crate::flow::step_run::StepInputs;
 use anabranch_dsl::device::DeviceKind;
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result, Type};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -31,6 +32,9 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// An estimate of the memory of a node of a program and of what is compiled from it.
 const BYTES_PER_NODE: u64 = 2 << 10;
+
+/// The number of bytes whose freeing takes longer than to wake a thread.
+const FREED_LATER: u64 = 256 << 10;
 
 /// A device that a peer offers.
 #[derive(Clone, Debug)]
@@ -397,6 +401,16 @@ impl Server {
         // Otherwise the session was dropped.
         if state.steps.contains_key(&key) {
             state.assigned.insert(key, assigned);
+        }
+    }
+
+    /// Frees what a step has read, large values on another thread: this one may have to send the
+    /// outputs of the step.
+    pub(super) fn free(&self, inputs: StepInputs) {
+        let bytes: u64 = inputs.inputs.iter().flatten().map(HostTensor::n_bytes).sum();
+        if bytes >= FREED_LATER {
+            // Without a thread, they are freed here.
+            let _ = self.workers.run(Box::new(move || drop(inputs)));
         }
     }
 
