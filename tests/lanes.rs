@@ -30,18 +30,20 @@ fn in_lanes<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> (Result<
     assert!(!one_by_one.explain().contains("in lanes"), "{}", one_by_one.explain());
     let expected = run(&one_by_one);
     let mut n = 0;
-    for lanes in [1, 3, 16, 40, 256] {
-        let program = Program::with_lanes(graph.clone(), lanes).unwrap_or_else(|e| panic!("{e}"));
-        n = program.explain().matches("in lanes").count();
-        for _ in 0..2 {
-            match (run(&program), &expected) {
-                (Ok(given), Ok(expected)) => {
-                    assert_eq!(one_nan_each(&given), one_nan_each(expected), "{lanes}\n{}", program.explain());
-                }
-                (given, expected) => {
-                    let text =
-                        |e: &Result<Vec<HostTensor>, Diagnostic>| e.as_ref().map_err(ToString::to_string).cloned();
-                    assert_eq!(text(&given), text(expected), "{lanes}");
+    for compile in [Program::with_lanes, Program::with_lane_code] {
+        for lanes in [1, 3, 16, 40, 256] {
+            let program = compile(graph.clone(), lanes).unwrap_or_else(|e| panic!("{e}"));
+            n = program.explain().matches("in lanes").count();
+            for _ in 0..2 {
+                match (run(&program), &expected) {
+                    (Ok(given), Ok(expected)) => {
+                        assert_eq!(one_nan_each(&given), one_nan_each(expected), "{lanes}\n{}", program.explain());
+                    }
+                    (given, expected) => {
+                        let text =
+                            |e: &Result<Vec<HostTensor>, Diagnostic>| e.as_ref().map_err(ToString::to_string).cloned();
+                        assert_eq!(text(&given), text(expected), "{lanes}");
+                    }
                 }
             }
         }
@@ -55,6 +57,25 @@ fn agree<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>, n_loops: usize
     let (result, n) = in_lanes(f, args);
     assert_eq!(n, n_loops, "loops in lanes");
     result.unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Returns the native code that `explain` finds in the loops in lanes of a function.
+#[track_caller]
+fn native_code_of<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Vec<String> {
+    let graph = graph_of(f, &Arguments::of(args));
+    let text = Program::new(graph).unwrap_or_else(|e| panic!("{e}")).explain();
+    text.lines().filter_map(|line| Some(line.split_once("; native code of ")?.1.to_owned())).collect()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn loops_in_lanes_are_native_code_where_there_are_vectors_of_512_bits() {
+    let f = |xs: Tensor| map(xs, newton);
+    let has_all = std::arch::is_x86_feature_detected!("avx512bw")
+        && std::arch::is_x86_feature_detected!("avx512dq")
+        && std::arch::is_x86_feature_detected!("avx512vl");
+    let code = native_code_of(f, numbers(300));
+    assert_eq!(code, if has_all { vec!["1 loop and 2 runs of operations"] } else { vec![] });
 }
 
 /// Returns numbers between 0.3 and 60 in no order.

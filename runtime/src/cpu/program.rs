@@ -30,6 +30,8 @@ pub(crate) struct CompileOptions {
     pub(crate) native: bool,
     /// Largest number of iterations of a parallel loop that run side by side, or 0 for one by one.
     pub(crate) lanes: usize,
+    /// Whether what iterations side by side do becomes native code.
+    pub(crate) lane_code: bool,
     /// Whether several operations are fused into one pass over memory.
     pub(crate) fuse: bool,
     /// Whether matmuls in loops are merged and hoisted.
@@ -45,6 +47,7 @@ impl Default for CompileOptions {
             interpreted: false,
             native: true,
             lanes: MAX_LANES,
+            lane_code: true,
             fuse: true,
             hoist: true,
             fallback: false,
@@ -124,7 +127,7 @@ impl Program {
     /// instruction. Results are bitwise identical.
     #[cfg(feature = "testing")]
     pub fn without_native_code(graph: Graph) -> Result<Program> {
-        Program::with_options(graph, CompileOptions { native: false, ..CompileOptions::default() })
+        Program::with_options(graph, CompileOptions { native: false, lane_code: false, ..CompileOptions::default() })
     }
 
     /// Compiles a graph like [`new`](Self::new), without native code, and with so many iterations
@@ -132,6 +135,14 @@ impl Program {
     /// one. Results are bitwise identical.
     #[cfg(feature = "testing")]
     pub fn with_lanes(graph: Graph, lanes: usize) -> Result<Program> {
+        let options = CompileOptions { lanes, native: false, lane_code: false, ..CompileOptions::default() };
+        Program::with_options(graph, options)
+    }
+
+    /// Compiles a graph like [`with_lanes`](Self::with_lanes), with native code of what iterations
+    /// side by side do.
+    #[cfg(feature = "testing")]
+    pub fn with_lane_code(graph: Graph, lanes: usize) -> Result<Program> {
         Program::with_options(graph, CompileOptions { lanes, native: false, ..CompileOptions::default() })
     }
 
@@ -146,7 +157,8 @@ impl Program {
     /// went through no passes, the plan runs it node by node.
     #[cfg(feature = "testing")]
     pub fn unoptimized(graph: Graph) -> Result<Program> {
-        Program::with_options(graph, CompileOptions { fuse: false, native: false, ..CompileOptions::default() })
+        let options = CompileOptions { fuse: false, native: false, lane_code: false, ..CompileOptions::default() };
+        Program::with_options(graph, options)
     }
 
     pub(crate) fn with_options(graph: Graph, options: CompileOptions) -> Result<Program> {
@@ -517,7 +529,7 @@ fn compile(graph: &Graph, options: CompileOptions, may_go_on: StopCheck<'_>) -> 
             Err(what) => return Err(failure(graph, "native code", &what)),
         }
     }
-    lanes::install(&mut plan, programs);
+    lanes::install(&mut plan, programs, options.lane_code);
     Ok(Some(plan))
 }
 

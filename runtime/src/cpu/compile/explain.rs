@@ -268,8 +268,10 @@ impl Plan {
             Instr::Move { dst, src } => write!(f, "{dst:?} = {src:?}"),
             Instr::Jump { to } => write!(f, "jump {to}"),
             Instr::Native { entry, .. } => write!(f, "jump {entry}, natively"),
-            Instr::Lanes { entry, native, .. } => {
-                write!(f, "jump {entry}, in lanes{}", if native.is_some() { " or natively" } else { "" })
+            Instr::Lanes { program, entry, native } => {
+                write!(f, "jump {entry}, in lanes{}", if native.is_some() { " or natively" } else { "" })?;
+                let parts = self.lanes[*program as usize].native_parts();
+                parts.map_or(Ok(()), |parts| write!(f, "  ; native code of {parts}"))
             }
             Instr::JumpIf { cond, to } => write!(f, "if {cond:?} jump {to}"),
             Instr::JumpUnless { cond, to } => write!(f, "unless {cond:?} jump {to}"),

@@ -1,6 +1,7 @@
 //! The execution of one block of iterations.
 
 use super::additions::{AdditionLog, OrderedAdditions};
+use super::code::CodeMemory;
 use super::program::{BlockEnd, LaneProgram, ListUpdate, RowId, RowInfo, RowStart, StackPart, SumOverLanes};
 use super::rows::{VectorBytes, blend, by_size, bytes, bytes_mut, fill};
 use crate::cpu::memory::Sources;
@@ -97,6 +98,8 @@ pub(super) struct LaneBlock<'a> {
     pub(super) additions: Vec<AdditionLog>,
     /// Element `i` of lane `l` of a tensor of the iterations is the element `i * lanes + l`.
     pub(super) tensors: Vec<Vec<u64>>,
+    /// Memory of the native code.
+    pub(super) code_memory: CodeMemory,
 }
 
 /// If blocks of instructions run for fewer lanes on average, and more often, the loop is not worth
@@ -139,6 +142,7 @@ impl<'a> LaneBlock<'a> {
             updates: Vec::new(),
             additions: vec![AdditionLog::default(); program.additions.len()],
             tensors: program.tensors.iter().map(|t| vec![0; (t.n * t.size * inputs.shape.lanes).div_ceil(8)]).collect(),
+            code_memory: CodeMemory::default(),
         }
     }
 

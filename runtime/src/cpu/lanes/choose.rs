@@ -42,8 +42,9 @@ fn min_trips(program: &LaneProgram, is_native: bool, has_native_loops: bool) -> 
     }
 }
 
-/// Lets loops run in lanes: puts an [`Instr::Lanes`] at the entry of each.
-pub(crate) fn install(plan: &mut Plan, programs: Vec<(usize, LaneProgram)>) {
+/// Lets loops run in lanes: puts an [`Instr::Lanes`] at the entry of each. With `code`, parts of
+/// their bodies become native code.
+pub(crate) fn install(plan: &mut Plan, programs: Vec<(usize, LaneProgram)>, with_code: bool) {
     for (l, mut program) in programs {
         let code = plan.loops[l].code.clone();
         let mut around =
@@ -67,6 +68,9 @@ pub(crate) fn install(plan: &mut Plan, programs: Vec<(usize, LaneProgram)>) {
             continue;
         };
         program.min_trips = trips;
+        if with_code {
+            program.compile();
+        }
         plan.code[enter] = Instr::Lanes { program: plan.lanes.len() as u32, entry, native };
         plan.lanes.push(program);
     }

@@ -27,6 +27,9 @@
 //! (`dsl/src/passes/scalarize.rs`). What iterations add to elements of a larger tensor is recorded
 //! ([`additions`]), and added when all have ended.
 //!
+//! **Native code.** Where the processor has vectors of 512 bits, loops and runs of operations that
+//! work on numbers alone are [native code](code), which keeps values in registers.
+//!
 //! Invariants:
 //!
 //! - L1. Results are bitwise identical to those of the iterations one after the other. Sums over
@@ -46,6 +49,8 @@ mod additions;
 mod block;
 mod buffers;
 mod choose;
+#[cfg(all(feature = "jit", target_arch = "x86_64"))]
+mod code;
 mod join;
 mod operations;
 mod program;
@@ -86,6 +91,60 @@ impl fmt::Display for WhyNotInLanes {
             WhyNotInLanes::Entry => f.write_str("no jump leads to it"),
             WhyNotInLanes::Native => f.write_str("its native code takes less time"),
             WhyNotInLanes::Size => f.write_str("it has too many instructions"),
+        }
+    }
+}
+
+/// The native code of a build without it, or for a processor that has none.
+#[cfg(not(all(feature = "jit", target_arch = "x86_64")))]
+mod code {
+    use super::program::{BasicBlock, RowId, RowInfo};
+    use super::rows::VectorBytes;
+    use anabranch_dsl::interp::StopFlag;
+    use std::fmt;
+    use std::sync::atomic::AtomicBool;
+
+    /// The native code of a program. There is none.
+    #[derive(Debug)]
+    pub(super) enum LaneCode {}
+
+    /// Memory for runs of code.
+    #[derive(Default)]
+    pub(super) struct CodeMemory;
+
+    /// A block of lanes, as its code sees it.
+    #[expect(dead_code, reason = "there is no code")]
+    pub(super) struct CodeBlock<'a> {
+        pub(super) rows: &'a mut [Vec<VectorBytes>],
+        pub(super) active: &'a [u8],
+        pub(super) n: usize,
+        pub(super) stop: &'a StopFlag,
+        pub(super) has_declined: &'a AtomicBool,
+    }
+
+    /// The operations of a program, and their rows.
+    #[expect(dead_code, reason = "there is no code")]
+    pub(super) struct LaneBody<'a> {
+        pub(super) rows: &'a [RowInfo],
+        pub(super) blocks: &'a [BasicBlock],
+        pub(super) has_byte_numbers: bool,
+        pub(super) read_at_end: &'a [RowId],
+    }
+
+    /// Compiles nothing.
+    pub(super) fn compile(_: LaneBody<'_>) -> Option<(Vec<BasicBlock>, LaneCode)> {
+        None
+    }
+
+    impl LaneCode {
+        pub(super) fn run(&self, _: u16, _: CodeBlock<'_>, _: &mut CodeMemory) -> bool {
+            match *self {}
+        }
+    }
+
+    impl fmt::Display for LaneCode {
+        fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+            match *self {}
         }
     }
 }

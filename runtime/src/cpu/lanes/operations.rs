@@ -2,6 +2,7 @@
 
 use super::additions::AdditionLog;
 use super::block::{Declined, LaneBlock};
+use super::code::CodeBlock;
 use super::program::{ElementIndex, ElementSource, LaneOp, OwnTensor, RowId, StackPart, UpdateValue};
 use super::rows::{blend, bounds, by_size, bytes, divide_by_power, fill, register};
 use crate::cpu::compile::StackId;
@@ -86,7 +87,7 @@ impl<'a> LaneBlock<'a> {
     fn op(&mut self, op: &LaneOp) -> Result<(), Declined> {
         let size = |row: RowId| self.program.rows[usize::from(row)].size;
         match *op {
-            LaneOp::Function { f, checked, dst, args } => self.write(dst, args.contains(&dst), |out, block| {
+            LaneOp::Function { f, checked, dst, args, .. } => self.write(dst, args.contains(&dst), |out, block| {
                 let args = [block.row(args[0]), block.row(args[1]), block.row(args[2])];
                 match checked {
                     Some(checked) if !(checked.check.block)(args[1]) => {
@@ -202,6 +203,17 @@ impl<'a> LaneBlock<'a> {
             }
             LaneOp::UpdateList { update, index, value } => self.update_list(usize::from(update), index, value),
             LaneOp::Branches { cond, ref arms } => self.branches(cond, arms),
+            LaneOp::Code { function } => {
+                let code = self.program.code.as_ref().expect("there is native code");
+                let block = CodeBlock {
+                    rows: &mut self.rows,
+                    active: &self.active,
+                    n: self.bound,
+                    stop: self.inputs.stop,
+                    has_declined: &self.inputs.has_declined,
+                };
+                if code.run(function, block, &mut self.code_memory) { Ok(()) } else { Err(Declined) }
+            }
             LaneOp::Push { stack, src } => self.push(usize::from(stack), src),
             LaneOp::Pop { stack, dst } => {
                 let mut own = std::mem::take(&mut self.stacks[usize::from(stack)]);

@@ -1,9 +1,11 @@
 //! The body of a loop in lanes, as operations on rows.
 
-use crate::cpu::compile::{Base, BufferId, Reg, StackId, TripCount};
+use super::code::{self, LaneBody, LaneCode};
+use crate::cpu::compile::{Base, BufferId, Reg, ScalarOp, StackId, TripCount};
 use crate::cpu::kernels::functions::{BlockFn, OperandCheck};
 use anabranch_dsl::ir::ListOp;
 use anabranch_dsl::{DType, Loc};
+use std::sync::Arc;
 
 /// Index of a row.
 pub(super) type RowId = u16;
@@ -120,6 +122,7 @@ pub(super) enum LaneOp {
     Function {
         f: BlockFn,
         checked: Option<CheckedFunction>,
+        op: ScalarOp,
         dst: RowId,
         args: [RowId; 3],
     },
@@ -216,6 +219,10 @@ pub(super) enum LaneOp {
     Clear {
         stack: u16,
     },
+    /// Runs a function of the native code.
+    Code {
+        function: u16,
+    },
 }
 
 /// A function that traps for operands that fail its check.
@@ -280,11 +287,35 @@ pub(crate) struct LaneProgram {
     pub(super) min_trips: usize,
     /// Active lanes move together if at most one of so many is active.
     pub(super) gather_below: usize,
+    /// Whether rows may have numbers of one byte, other than bools.
+    pub(super) has_byte_numbers: bool,
+    /// The native code of parts of the basic blocks.
+    pub(super) code: Option<Arc<LaneCode>>,
 }
 
 impl LaneProgram {
     /// Returns the index of the instruction after the loop.
     pub(crate) fn end(&self) -> usize {
         self.end as usize
+    }
+
+    /// Compiles parts of the body to native code.
+    pub(super) fn compile(&mut self) {
+        let read_at_end: Vec<RowId> = self.sums.iter().map(|sum| sum.row).collect();
+        let body = LaneBody {
+            rows: &self.rows,
+            blocks: &self.blocks,
+            has_byte_numbers: self.has_byte_numbers,
+            read_at_end: &read_at_end,
+        };
+        if let Some((blocks, code)) = code::compile(body) {
+            self.blocks = blocks;
+            self.code = Some(Arc::new(code));
+        }
+    }
+
+    /// Says which parts of the body are native code, if any are.
+    pub(crate) fn native_parts(&self) -> Option<String> {
+        self.code.as_ref().map(ToString::to_string)
     }
 }

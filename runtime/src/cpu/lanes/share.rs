@@ -59,10 +59,23 @@ fn rows_of(op: &mut LaneOp, f: &mut dyn FnMut(&mut RowId, RowUse)) {
             None
         }
         LaneOp::Branches { .. } => panic!("rows are shared before basic blocks are joined"),
+        LaneOp::Code { .. } => panic!("rows are shared before there is native code"),
         LaneOp::Pop { dst, .. } => Some(dst),
         LaneOp::CopyIn { .. } | LaneOp::Clear { .. } => None,
     };
     written.into_iter().for_each(|dst| f(dst, RowUse::Written));
+}
+
+/// Calls a function with each row that an operation uses, and whether it is written. Operations
+/// inside come after the condition of their branch.
+pub(super) fn visit_rows(op: &LaneOp, f: &mut dyn FnMut(RowId, bool)) {
+    match op {
+        LaneOp::Branches { cond, arms } => {
+            f(*cond, false);
+            arms.iter().flatten().for_each(|op| visit_rows(op, f));
+        }
+        op => rows_of(&mut op.clone(), &mut |row, row_use| f(*row, row_use == RowUse::Written)),
+    }
 }
 
 /// Lets values of one basic block share rows. Rows that are no longer used get no memory.

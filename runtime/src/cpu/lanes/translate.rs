@@ -11,7 +11,7 @@ use super::registers::ElementSizes;
 use super::run::MIN_LANES;
 use super::share::share_rows;
 use crate::cpu::compile::{
-    Base, BufferId, Instr, Out, ParallelLoop, Plan, Reg, StackId, Storage, TensorOp, TensorOperand,
+    Base, BufferId, Instr, Out, ParallelLoop, Plan, Reg, ScalarOp, StackId, Storage, TensorOp, TensorOperand,
 };
 use crate::cpu::element::CpuElement;
 use crate::cpu::kernels::Kernel;
@@ -76,6 +76,8 @@ pub(super) fn translate(
         max_lanes: 0,
         min_trips: 0,
         gather_below: 0,
+        has_byte_numbers: false,
+        code: None,
     };
     let mut t = Translator {
         plan,
@@ -95,6 +97,7 @@ pub(super) fn translate(
     t.registers()?;
     t.loop_vars()?;
     t.basic_blocks()?;
+    t.program.has_byte_numbers = t.has_byte_numbers();
     // The rows stay in the caches of a core.
     let of_rows: usize = t.program.rows.iter().map(|row| row.size).sum();
     let bytes = of_rows + t.program.tensors.iter().map(|tensor| tensor.n * tensor.size).sum::<usize>();
@@ -109,6 +112,33 @@ pub(super) fn translate(
 }
 
 impl Translator<'_> {
+    /// Returns whether an instruction works on numbers of one byte. Moves do not tell them from
+    /// bools.
+    fn has_byte_numbers(&self) -> bool {
+        let is_one = |dtype: DType| dtype == DType::U8;
+        self.body.clone().any(|i| {
+            let of_numbers = self.plan.scalar_ops[i as usize].is_some_and(|op| is_one(op.operand) || is_one(op.result));
+            let op = match self.plan.code[i as usize] {
+                Instr::Run(op) | Instr::List { op, .. } | Instr::StackPush { op, .. } | Instr::StackPop { op, .. } => {
+                    op
+                }
+                _ => return of_numbers,
+            };
+            let op = &self.plan.tensor_ops[op.index()];
+            let of_operands = op.operands.iter().any(|operand| match operand {
+                TensorOperand::View(view) => is_one(view.dtype),
+                TensorOperand::Slot(_) => false,
+            });
+            let of_result = match &op.out {
+                Out::Reg(_, dtype) => is_one(*dtype),
+                Out::View(view) => is_one(view.dtype),
+                Out::Views(views) => views.iter().any(|view| is_one(view.dtype)),
+                Out::Slot(_) | Out::Nothing => false,
+            };
+            of_numbers || of_operands || of_result
+        })
+    }
+
     /// Adds the counters, sums, lists and stacks of the loop.
     fn loop_vars(&mut self) -> Result<(), WhyNotInLanes> {
         // The first instruction stands for the loop.
@@ -178,7 +208,7 @@ impl Translator<'_> {
                     let f = function(op.op, op.operand, op.result).expect("it is a function of numbers");
                     let args = [self.row(a, op.operand.size()), self.row(b, op.operand.size())];
                     let dst = self.new_row(op.result.size());
-                    self.push_function(f, dst, [args[0], args[1], args[0]]);
+                    self.push_function(f, op, dst, [args[0], args[1], args[0]]);
                     BlockEnd::Branch { cond: dst, when, to: index(to), otherwise: next }
                 }
                 _ => BlockEnd::Jump(next),
@@ -217,12 +247,12 @@ impl Translator<'_> {
         self.program.rows.len() as RowId - 1
     }
 
-    fn push_function(&mut self, f: ElementFunction, dst: RowId, args: [RowId; 3]) {
+    fn push_function(&mut self, f: ElementFunction, op: ScalarOp, dst: RowId, args: [RowId; 3]) {
         let checked = f.check.map(|check| match f.scalar {
             ScalarFn::Binary(scalar) => CheckedFunction { check, scalar },
             _ => panic!("the second operand is checked"),
         });
-        self.ops.push(LaneOp::Function { f: f.block, checked, dst, args });
+        self.ops.push(LaneOp::Function { f: f.block, checked, op, dst, args });
     }
 
     /// Adds the operations of an instruction that does not jump.
@@ -230,30 +260,32 @@ impl Translator<'_> {
         let plan = self.plan;
         let refused = WhyNotInLanes::Instruction(i);
         let scalar = plan.scalar_ops[i as usize];
-        let with_function = |op: Option<crate::cpu::compile::ScalarOp>| {
+        let with_function = |op: Option<ScalarOp>| {
             let op = op.ok_or(refused)?;
-            Ok((function(op.op, op.operand, op.result).ok_or(refused)?, op.operand.size(), op.result.size()))
+            Ok((function(op.op, op.operand, op.result).ok_or(refused)?, op))
         };
         match plan.code[i as usize] {
             Instr::Unary { dst, a, .. } => {
-                let (f, operand, result) = with_function(scalar)?;
-                let (a, dst) = (self.row(a, operand), self.row(dst, result));
-                self.push_function(f, dst, [a; 3]);
+                let (f, op) = with_function(scalar)?;
+                let (a, dst) = (self.row(a, op.operand.size()), self.row(dst, op.result.size()));
+                self.push_function(f, op, dst, [a; 3]);
             }
             Instr::Binary { dst, a, b, .. } if let Some((dtype, shift, wants_remainder)) = self.power_of_two(i, b) => {
                 let (a, dst) = (self.row(a, dtype.size()), self.row(dst, dtype.size()));
                 self.ops.push(LaneOp::DividePower { dst, a, dtype, shift, wants_remainder });
             }
             Instr::Binary { dst, a, b, .. } => {
-                let (f, operand, result) = with_function(scalar)?;
-                let (a, b, dst) = (self.row(a, operand), self.row(b, operand), self.row(dst, result));
-                self.push_function(f, dst, [a, b, a]);
+                let (f, op) = with_function(scalar)?;
+                let [a, b] = [a, b].map(|r| self.row(r, op.operand.size()));
+                let dst = self.row(dst, op.result.size());
+                self.push_function(f, op, dst, [a, b, a]);
             }
             Instr::Select { dst, a, b, c } => {
-                let (f, operand, result) = with_function(scalar)?;
-                let args = [self.row(a, 1), self.row(b, operand), self.row(c, operand)];
-                let dst = self.row(dst, result);
-                self.push_function(f, dst, args);
+                let (f, op) = with_function(scalar)?;
+                let args = [(a, 1), (b, op.operand.size()), (c, op.operand.size())];
+                let args = args.map(|(r, size)| self.row(r, size));
+                let dst = self.row(dst, op.result.size());
+                self.push_function(f, op, dst, args);
             }
             Instr::Move { dst, src } => {
                 let size = self.sizes.size(dst);

@@ -131,7 +131,7 @@ impl std::fmt::Debug for Native {
 }
 
 /// Copies code, which needs no relocation, to memory from which it can be run.
-fn executable(code: &[u8]) -> io::Result<Mmap> {
+pub(crate) fn executable(code: &[u8]) -> io::Result<Mmap> {
     let mut memory = MmapMut::map_anon(code.len())?;
     memory.copy_from_slice(code);
     let memory = memory.make_exec()?;

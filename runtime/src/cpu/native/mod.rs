@@ -37,7 +37,7 @@ mod region;
 mod translate;
 
 #[cfg(feature = "jit")]
-pub(crate) use jit::Native;
+pub(crate) use jit::{Native, executable};
 pub(crate) use region::{ElementAccess, ElementUse, MAX_BASES, access};
 use std::fmt;
 #[cfg(not(feature = "jit"))]

@@ -1,0 +1,508 @@
+//! The encoding of instructions of x86-64: those on vectors and masks of AVX-512, and the few
+//! others that loops over them need.
+//!
+//! A [`VectorOp`] says all that the encoder knows of an instruction. The tests decode each of them,
+//! with registers of all groups and each kind of operand in memory, by another implementation.
+//!
+//! Invariant E1: a displacement has 32 bits or is absent, as one of 8 bits is scaled by the size of
+//! the operand.
+//!
+//! This file must not know rows, lanes or which registers hold what.
+
+/// A general-purpose register, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gpr(u8);
+
+impl Gpr {
+    pub(super) const RAX: Gpr = Gpr(0);
+    pub(super) const RCX: Gpr = Gpr(1);
+    pub(super) const RDX: Gpr = Gpr(2);
+    pub(super) const RSI: Gpr = Gpr(6);
+    pub(super) const RDI: Gpr = Gpr(7);
+    pub(super) const R8: Gpr = Gpr(8);
+    pub(super) const R9: Gpr = Gpr(9);
+    pub(super) const R10: Gpr = Gpr(10);
+    pub(super) const R11: Gpr = Gpr(11);
+}
+
+/// The length of a vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum VectorLength {
+    L128,
+    L256,
+    L512,
+}
+
+/// An operand in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Address {
+    /// A displacement from the address in a register, plus an index times a scale of 1, 2, 4 or 8.
+    Based { base: Gpr, index: Option<(Gpr, u8)>, displacement: i32 },
+    /// A place in the code.
+    InCode(usize),
+}
+
+/// The operand that may be in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MachineOperand {
+    Register(u8),
+    Memory(Address),
+    /// One element in memory, for all elements of the vector.
+    Broadcast(Address),
+}
+
+/// The predicate of an instruction: the elements that it computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Predicate {
+    /// The number of the mask register, or 0 for all elements.
+    pub(super) mask: u8,
+    /// Whether other elements become zero. Otherwise they stay as they are.
+    pub(super) zeroing: bool,
+}
+
+impl Predicate {
+    pub(super) const NONE: Predicate = Predicate { mask: 0, zeroing: false };
+}
+
+/// Where an instruction has its operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OperandForm {
+    /// The result in `reg`, the first source in `vvvv`, the second in `rm`.
+    Rvm,
+    /// The result in `reg`, the source in `rm`.
+    Rm,
+    /// The result in `vvvv`, the source in `rm`, and this number in `reg`.
+    Vm(u8),
+    /// The source in `reg`, the result in `rm`.
+    Mr,
+}
+
+/// The registers of an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Widths {
+    /// All vectors have the same length.
+    Same,
+    /// The source is half as long as the result, whose length counts.
+    HalfSource,
+    /// The result is half as long as the source, whose length counts.
+    HalfResult,
+    /// The result is a mask.
+    MaskResult,
+    /// The source is a mask.
+    MaskSource,
+    /// The register is 128 bits long, and 64 bits of it are in memory.
+    Quadword,
+}
+
+/// An instruction on vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct VectorOp {
+    pub(super) name: &'static str,
+    pub(super) form: OperandForm,
+    pub(super) widths: Widths,
+    /// The table of the opcode: 1 for `0F`, 2 for `0F38`, 3 for `0F3A`.
+    map: u8,
+    /// The mandatory prefix: 0 for none, 1 for `66`, 2 for `F3`, 3 for `F2`.
+    prefix: u8,
+    /// The bit `W`, which is true for elements of 8 bytes.
+    pub(super) w: bool,
+    opcode: u8,
+    pub(super) has_immediate: bool,
+    /// Whether the operand in memory may be one element for all.
+    pub(super) may_broadcast: bool,
+    /// Whether the previous elements of the result are an operand.
+    pub(super) accumulates: bool,
+}
+
+macro_rules! vector_ops {
+    ($($id:ident $name:literal $form:ident $(/$number:literal)? $widths:ident $map:literal $prefix:literal $w:literal
+        $opcode:literal $($flag:ident)*;)*) => {
+        $(pub(super) const $id: VectorOp = VectorOp {
+            $($flag: true,)*
+            ..vector_op($name, OperandForm::$form $(($number))?, Widths::$widths, [$map, $prefix, $w, $opcode])
+        };)*
+
+        #[cfg(test)]
+        const VECTOR_OPS: &[VectorOp] = &[$($id),*];
+    };
+}
+
+const fn vector_op(name: &'static str, form: OperandForm, widths: Widths, code: [u8; 4]) -> VectorOp {
+    let [map, prefix, w, opcode] = code;
+    VectorOp {
+        name,
+        form,
+        widths,
+        map,
+        prefix,
+        w: w == 1,
+        opcode,
+        has_immediate: false,
+        may_broadcast: false,
+        accumulates: false,
+    }
+}
+
+vector_ops! {
+    ADD_F32 "vaddps" Rvm Same 1 0 0 0x58 may_broadcast;
+    ADD_F64 "vaddpd" Rvm Same 1 1 1 0x58 may_broadcast;
+    SUB_F32 "vsubps" Rvm Same 1 0 0 0x5c may_broadcast;
+    SUB_F64 "vsubpd" Rvm Same 1 1 1 0x5c may_broadcast;
+    MUL_F32 "vmulps" Rvm Same 1 0 0 0x59 may_broadcast;
+    MUL_F64 "vmulpd" Rvm Same 1 1 1 0x59 may_broadcast;
+    DIV_F32 "vdivps" Rvm Same 1 0 0 0x5e may_broadcast;
+    DIV_F64 "vdivpd" Rvm Same 1 1 1 0x5e may_broadcast;
+    MIN_F32 "vminps" Rvm Same 1 0 0 0x5d may_broadcast;
+    MIN_F64 "vminpd" Rvm Same 1 1 1 0x5d may_broadcast;
+    MAX_F32 "vmaxps" Rvm Same 1 0 0 0x5f may_broadcast;
+    MAX_F64 "vmaxpd" Rvm Same 1 1 1 0x5f may_broadcast;
+    SQRT_F32 "vsqrtps" Rm Same 1 0 0 0x51 may_broadcast;
+    SQRT_F64 "vsqrtpd" Rm Same 1 1 1 0x51 may_broadcast;
+    MUL_ADD_F32 "vfmadd231ps" Rvm Same 2 1 0 0xb8 may_broadcast accumulates;
+    MUL_ADD_F64 "vfmadd231pd" Rvm Same 2 1 1 0xb8 may_broadcast accumulates;
+    ROUND_F32 "vrndscaleps" Rm Same 3 1 0 0x08 may_broadcast has_immediate;
+    ROUND_F64 "vrndscalepd" Rm Same 3 1 1 0x09 may_broadcast has_immediate;
+    COMPARE_F32 "vcmpps" Rvm MaskResult 1 0 0 0xc2 may_broadcast has_immediate;
+    COMPARE_F64 "vcmppd" Rvm MaskResult 1 1 1 0xc2 may_broadcast has_immediate;
+
+    ADD_I32 "vpaddd" Rvm Same 1 1 0 0xfe may_broadcast;
+    ADD_I64 "vpaddq" Rvm Same 1 1 1 0xd4 may_broadcast;
+    SUB_I32 "vpsubd" Rvm Same 1 1 0 0xfa may_broadcast;
+    SUB_I64 "vpsubq" Rvm Same 1 1 1 0xfb may_broadcast;
+    MUL_I32 "vpmulld" Rvm Same 2 1 0 0x40 may_broadcast;
+    MUL_I64 "vpmullq" Rvm Same 2 1 1 0x40 may_broadcast;
+    MIN_I32 "vpminsd" Rvm Same 2 1 0 0x39 may_broadcast;
+    MIN_I64 "vpminsq" Rvm Same 2 1 1 0x39 may_broadcast;
+    MIN_U32 "vpminud" Rvm Same 2 1 0 0x3b may_broadcast;
+    MAX_I32 "vpmaxsd" Rvm Same 2 1 0 0x3d may_broadcast;
+    MAX_I64 "vpmaxsq" Rvm Same 2 1 1 0x3d may_broadcast;
+    MAX_U32 "vpmaxud" Rvm Same 2 1 0 0x3f may_broadcast;
+    ABS_I32 "vpabsd" Rm Same 2 1 0 0x1e may_broadcast;
+    ABS_I64 "vpabsq" Rm Same 2 1 1 0x1f may_broadcast;
+    AND_32 "vpandd" Rvm Same 1 1 0 0xdb may_broadcast;
+    AND_64 "vpandq" Rvm Same 1 1 1 0xdb may_broadcast;
+    OR_32 "vpord" Rvm Same 1 1 0 0xeb may_broadcast;
+    OR_64 "vporq" Rvm Same 1 1 1 0xeb may_broadcast;
+    XOR_32 "vpxord" Rvm Same 1 1 0 0xef may_broadcast;
+    XOR_64 "vpxorq" Rvm Same 1 1 1 0xef may_broadcast;
+    SHIFT_LEFT_32 "vpsllvd" Rvm Same 2 1 0 0x47 may_broadcast;
+    SHIFT_LEFT_64 "vpsllvq" Rvm Same 2 1 1 0x47 may_broadcast;
+    SHIFT_RIGHT_U32 "vpsrlvd" Rvm Same 2 1 0 0x45 may_broadcast;
+    SHIFT_RIGHT_I32 "vpsravd" Rvm Same 2 1 0 0x46 may_broadcast;
+    SHIFT_RIGHT_I64 "vpsravq" Rvm Same 2 1 1 0x46 may_broadcast;
+    SHIFT_LEFT_BY_32 "vpslld" Vm/6 Same 1 1 0 0x72 may_broadcast has_immediate;
+    SHIFT_LEFT_BY_64 "vpsllq" Vm/6 Same 1 1 1 0x73 may_broadcast has_immediate;
+    SHIFT_RIGHT_BY_U32 "vpsrld" Vm/2 Same 1 1 0 0x72 may_broadcast has_immediate;
+    SHIFT_RIGHT_BY_U64 "vpsrlq" Vm/2 Same 1 1 1 0x73 may_broadcast has_immediate;
+    SHIFT_RIGHT_BY_I32 "vpsrad" Vm/4 Same 1 1 0 0x72 may_broadcast has_immediate;
+    SHIFT_RIGHT_BY_I64 "vpsraq" Vm/4 Same 1 1 1 0x72 may_broadcast has_immediate;
+    COMPARE_I32 "vpcmpd" Rvm MaskResult 3 1 0 0x1f may_broadcast has_immediate;
+    COMPARE_I64 "vpcmpq" Rvm MaskResult 3 1 1 0x1f may_broadcast has_immediate;
+    COMPARE_U32 "vpcmpud" Rvm MaskResult 3 1 0 0x1e may_broadcast has_immediate;
+    COMPARE_U64 "vpcmpuq" Rvm MaskResult 3 1 1 0x1e may_broadcast has_immediate;
+    BLEND_32 "vpblendmd" Rvm Same 2 1 0 0x64 may_broadcast;
+    BLEND_64 "vpblendmq" Rvm Same 2 1 1 0x64 may_broadcast;
+
+    I32_TO_F32 "vcvtdq2ps" Rm Same 1 0 0 0x5b may_broadcast;
+    U32_TO_F32 "vcvtudq2ps" Rm Same 1 3 0 0x7a may_broadcast;
+    I32_TO_F64 "vcvtdq2pd" Rm HalfSource 1 2 0 0xe6 may_broadcast;
+    U32_TO_F64 "vcvtudq2pd" Rm HalfSource 1 2 0 0x7a may_broadcast;
+    I64_TO_F32 "vcvtqq2ps" Rm HalfResult 1 0 1 0x5b may_broadcast;
+    I64_TO_F64 "vcvtqq2pd" Rm Same 1 2 1 0xe6 may_broadcast;
+    F32_TO_F64 "vcvtps2pd" Rm HalfSource 1 0 0 0x5a may_broadcast;
+    F64_TO_F32 "vcvtpd2ps" Rm HalfResult 1 1 1 0x5a may_broadcast;
+    F32_TO_I32 "vcvttps2dq" Rm Same 1 2 0 0x5b may_broadcast;
+    F32_TO_U32 "vcvttps2udq" Rm Same 1 0 0 0x78 may_broadcast;
+    F32_TO_I64 "vcvttps2qq" Rm HalfSource 1 1 0 0x7a may_broadcast;
+    F64_TO_I32 "vcvttpd2dq" Rm HalfResult 1 1 1 0xe6 may_broadcast;
+    F64_TO_U32 "vcvttpd2udq" Rm HalfResult 1 0 1 0x78 may_broadcast;
+    F64_TO_I64 "vcvttpd2qq" Rm Same 1 1 1 0x7a may_broadcast;
+    EXTEND_I32 "vpmovsxdq" Rm HalfSource 2 1 0 0x25;
+    EXTEND_U32 "vpmovzxdq" Rm HalfSource 2 1 0 0x35;
+    NARROW_64 "vpmovqd" Mr HalfResult 2 2 0 0x35;
+
+    LOAD "vmovups" Rm Same 1 0 0 0x10;
+    STORE "vmovups" Mr Same 1 0 0 0x11;
+    COPY "vmovaps" Rm Same 1 0 0 0x28;
+    COPY_32 "vmovdqa32" Rm Same 1 1 0 0x6f;
+    COPY_64 "vmovdqa64" Rm Same 1 1 1 0x6f;
+    BROADCAST_32 "vpbroadcastd" Rm Same 2 1 0 0x58;
+    BROADCAST_64 "vpbroadcastq" Rm Same 2 1 1 0x59;
+    LOAD_8 "vmovq" Rm Quadword 1 2 1 0x7e;
+    STORE_8 "vmovq" Mr Quadword 1 1 1 0xd6;
+    TEST_BYTES "vptestmb" Rvm MaskResult 2 1 0 0x26;
+    MASK_TO_BYTES "vpmovm2b" Rm MaskSource 2 2 0 0x28;
+    ABS_BYTES "vpabsb" Rm Same 2 1 0 0x1c;
+}
+
+/// An operation on two masks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MaskOp {
+    And,
+    /// The second and not the first.
+    AndNot,
+    Or,
+    Xor,
+    /// Not the exclusive or.
+    Equal,
+}
+
+/// The condition of a jump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum JumpCondition {
+    Below,
+    AtLeast,
+    Zero,
+    NotZero,
+}
+
+/// A place in code to which jumps lead, before it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Label(usize);
+
+/// Machine code, and the places that it jumps to.
+#[derive(Debug, Default)]
+pub(super) struct Encoder {
+    pub(super) code: Vec<u8>,
+    labels: Vec<Option<usize>>,
+    /// The ends of displacements of jumps.
+    jumps: Vec<(usize, Label)>,
+}
+
+impl Encoder {
+    pub(super) fn label(&mut self) -> Label {
+        self.labels.push(None);
+        Label(self.labels.len() - 1)
+    }
+
+    /// Sets the place of a label.
+    pub(super) fn bind(&mut self, label: Label) {
+        let place = self.labels[label.0].replace(self.code.len());
+        assert_eq!(place, None, "a label has one place");
+    }
+
+    /// Returns the code, with the distances of its jumps.
+    pub(super) fn finish(mut self) -> Vec<u8> {
+        for (end, label) in self.jumps {
+            let to = self.labels[label.0].expect("each label has a place");
+            let distance = i32::try_from(to as i64 - end as i64).expect("the code is small");
+            self.code[end - 4..end].copy_from_slice(&distance.to_le_bytes());
+        }
+        self.code
+    }
+
+    fn four_bytes(&mut self, x: i32) {
+        self.code.extend(x.to_le_bytes());
+    }
+
+    /// Adds the bytes that name operands. `n_after` bytes of the instruction come after them.
+    fn operands(&mut self, reg: u8, rm: MachineOperand, n_after: usize) {
+        let reg = (reg & 7) << 3;
+        match rm {
+            MachineOperand::Register(r) => self.code.push(0xc0 | reg | (r & 7)),
+            MachineOperand::Memory(address) | MachineOperand::Broadcast(address) => match address {
+                Address::InCode(place) => {
+                    self.code.push(reg | 5);
+                    let end = self.code.len() + 4 + n_after;
+                    self.four_bytes(i32::try_from(place as i64 - end as i64).expect("the code is small"));
+                }
+                Address::Based { base, index, displacement } => {
+                    let base = base.0 & 7;
+                    // Without a displacement, 5 would be a place in the code.
+                    let mode = if displacement == 0 && base != 5 { 0 } else { 0x80 };
+                    match index {
+                        None if base != 4 => self.code.push(mode | reg | base),
+                        None => self.code.extend([mode | reg | 4, 0x24]),
+                        Some((index, scale)) => {
+                            let scale = (scale.trailing_zeros() as u8) << 6;
+                            self.code.extend([mode | reg | 4, scale | (index.0 & 7) << 3 | base]);
+                        }
+                    }
+                    if mode != 0 {
+                        self.four_bytes(displacement);
+                    }
+                }
+            },
+        }
+    }
+
+    /// Returns the bits that extend the numbers of the base and the index of an operand.
+    fn extensions(rm: MachineOperand) -> [bool; 2] {
+        match rm {
+            MachineOperand::Register(r) => [r & 8 != 0, r & 16 != 0],
+            MachineOperand::Memory(Address::Based { base, index, .. })
+            | MachineOperand::Broadcast(Address::Based { base, index, .. }) => {
+                [base.0 & 8 != 0, index.is_some_and(|(index, _)| index.0 & 8 != 0)]
+            }
+            MachineOperand::Memory(Address::InCode(_)) | MachineOperand::Broadcast(Address::InCode(_)) => {
+                [false, false]
+            }
+        }
+    }
+
+    /// Adds an instruction on vectors. `registers` are its result and its first source, if it has
+    /// two, and `rm` is the other source. If the result may be in memory, `rm` is the result.
+    pub(super) fn vector(
+        &mut self,
+        op: &VectorOp,
+        length: VectorLength,
+        registers: [u8; 2],
+        rm: MachineOperand,
+        Predicate { mask, zeroing }: Predicate,
+        immediate: Option<u8>,
+    ) {
+        assert_eq!(op.has_immediate, immediate.is_some(), "{}", op.name);
+        let (reg, vvvv) = match op.form {
+            OperandForm::Rvm => (registers[0], registers[1]),
+            OperandForm::Rm | OperandForm::Mr => (registers[0], 0),
+            OperandForm::Vm(number) => (number, registers[0]),
+        };
+        let [b, x] = Self::extensions(rm);
+        let bit = |is_set: bool, at: u8| u8::from(is_set) << at;
+        let is_broadcast = matches!(rm, MachineOperand::Broadcast(_));
+        assert!(!is_broadcast || op.may_broadcast, "{}", op.name);
+        self.code.extend([
+            0x62,
+            bit(reg & 8 == 0, 7) | bit(!x, 6) | bit(!b, 5) | bit(reg & 16 == 0, 4) | op.map,
+            bit(op.w, 7) | (!vvvv & 15) << 3 | 4 | op.prefix,
+            bit(zeroing, 7) | (length as u8) << 5 | bit(is_broadcast, 4) | bit(vvvv & 16 == 0, 3) | mask,
+            op.opcode,
+        ]);
+        self.operands(reg, rm, usize::from(op.has_immediate));
+        self.code.extend(immediate);
+    }
+
+    /// Adds an instruction with a prefix of three bytes. `code` is the prefix, `W`, `L` and the
+    /// opcode, of the first table.
+    fn mask_instruction(&mut self, code: [u8; 4], reg: u8, vvvv: u8, rm: MachineOperand) {
+        let [prefix, w, l, opcode] = code;
+        let [b, x] = Self::extensions(rm);
+        self.code.extend([
+            0xc4,
+            u8::from(reg & 8 == 0) << 7 | u8::from(!x) << 6 | u8::from(!b) << 5 | 1,
+            w << 7 | (!vvvv & 15) << 3 | l << 2 | prefix,
+            opcode,
+        ]);
+        self.operands(reg, rm, 0);
+    }
+
+    /// `dst = op(a, b)`
+    pub(super) fn mask(&mut self, op: MaskOp, dst: u8, a: u8, b: u8) {
+        let opcode = match op {
+            MaskOp::And => 0x41,
+            MaskOp::AndNot => 0x42,
+            MaskOp::Or => 0x45,
+            MaskOp::Equal => 0x46,
+            MaskOp::Xor => 0x47,
+        };
+        self.mask_instruction([0, 0, 1, opcode], dst, a, MachineOperand::Register(b));
+    }
+
+    /// `dst = !src`
+    pub(super) fn mask_not(&mut self, dst: u8, src: u8) {
+        self.mask_instruction([0, 0, 0, 0x44], dst, 0, MachineOperand::Register(src));
+    }
+
+    /// Copies a mask, or loads it.
+    pub(super) fn mask_load(&mut self, dst: u8, src: MachineOperand) {
+        self.mask_instruction([0, 0, 0, 0x90], dst, 0, src);
+    }
+
+    pub(super) fn mask_store(&mut self, to: Address, src: u8) {
+        self.mask_instruction([0, 0, 0, 0x91], src, 0, MachineOperand::Memory(to));
+    }
+
+    pub(super) fn mask_to_gpr(&mut self, dst: Gpr, src: u8) {
+        self.mask_instruction([0, 0, 0, 0x93], dst.0, 0, MachineOperand::Register(src));
+    }
+
+    /// Sets the zero flag to whether no bit of a mask is set.
+    pub(super) fn mask_test(&mut self, mask: u8) {
+        self.mask_instruction([0, 0, 0, 0x98], mask, 0, MachineOperand::Register(mask));
+    }
+
+    /// Adds an instruction on general-purpose registers, of 64 bits if `w`. `opcode` is what comes
+    /// before the operands, except for the prefix of the registers.
+    fn general(&mut self, w: bool, opcode: &[u8], reg: u8, rm: MachineOperand, immediate: &[u8]) {
+        let [b, x] = Self::extensions(rm);
+        let rex = 0x40 | u8::from(w) << 3 | u8::from(reg & 8 != 0) << 2 | u8::from(x) << 1 | u8::from(b);
+        // A mandatory prefix comes first.
+        let n_prefix = usize::from(opcode[0] == 0xf3);
+        self.code.extend(&opcode[..n_prefix]);
+        if rex != 0x40 {
+            self.code.push(rex);
+        }
+        self.code.extend(&opcode[n_prefix..]);
+        self.operands(reg, rm, immediate.len());
+        self.code.extend(immediate);
+    }
+
+    /// Loads 64 bits.
+    pub(super) fn load(&mut self, dst: Gpr, from: Address) {
+        self.general(true, &[0x8b], dst.0, MachineOperand::Memory(from), &[]);
+    }
+
+    /// Sets 32 bits, and the upper ones to zero.
+    pub(super) fn set(&mut self, dst: Gpr, x: u32) {
+        self.general(false, &[0xc7], 0, MachineOperand::Register(dst.0), &x.to_le_bytes());
+    }
+
+    /// Adds to 64 bits.
+    pub(super) fn add(&mut self, dst: Gpr, x: i32) {
+        self.general(true, &[0x81], 0, MachineOperand::Register(dst.0), &x.to_le_bytes());
+    }
+
+    /// Compares 64 bits.
+    pub(super) fn compare(&mut self, a: Gpr, b: Gpr) {
+        self.general(true, &[0x3b], a.0, MachineOperand::Register(b.0), &[]);
+    }
+
+    /// Compares 32 bits with a number.
+    pub(super) fn compare_with(&mut self, a: Gpr, x: i32) {
+        self.general(false, &[0x81], 7, MachineOperand::Register(a.0), &x.to_le_bytes());
+    }
+
+    /// Compares a byte with a number.
+    pub(super) fn compare_byte(&mut self, a: Address, x: i8) {
+        self.general(false, &[0x80], 7, MachineOperand::Memory(a), &[x.cast_unsigned()]);
+    }
+
+    /// Counts the bits that are set.
+    pub(super) fn count_bits(&mut self, dst: Gpr, src: Gpr) {
+        self.general(false, &[0xf3, 0x0f, 0xb8], dst.0, MachineOperand::Register(src.0), &[]);
+    }
+
+    pub(super) fn jump(&mut self, to: Label) {
+        self.code.push(0xe9);
+        self.four_bytes(0);
+        self.jumps.push((self.code.len(), to));
+    }
+
+    pub(super) fn jump_if(&mut self, condition: JumpCondition, to: Label) {
+        let opcode = match condition {
+            JumpCondition::Below => 0x82,
+            JumpCondition::AtLeast => 0x83,
+            JumpCondition::Zero => 0x84,
+            JumpCondition::NotZero => 0x85,
+        };
+        self.code.extend([0x0f, opcode]);
+        self.four_bytes(0);
+        self.jumps.push((self.code.len(), to));
+    }
+
+    /// Zeroes the upper parts of vector registers, so that instructions of SSE are fast, and
+    /// returns to the caller.
+    pub(super) fn return_to_caller(&mut self) {
+        self.code.extend([0xc5, 0xf8, 0x77, 0xc3]);
+    }
+}
+
+impl VectorOp {
+    /// Returns whether the instruction copies its source.
+    pub(super) fn is_copy(&self) -> bool {
+        *self == COPY_32 || *self == COPY_64
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,279 @@
+//! Each instruction of the encoder, read by the decoder of `iced-x86`.
+
+use super::*;
+use iced_x86::{Decoder, DecoderOptions, Instruction, MemorySize, Mnemonic, OpKind, Register};
+
+/// The registers of each group that an encoding treats in another way.
+const REGISTERS: [u8; 8] = [0, 3, 7, 8, 15, 16, 24, 31];
+
+const GPRS: [(Gpr, Register, Register); 9] = [
+    (Gpr::RAX, Register::RAX, Register::EAX),
+    (Gpr::RCX, Register::RCX, Register::ECX),
+    (Gpr::RDX, Register::RDX, Register::EDX),
+    (Gpr::RSI, Register::RSI, Register::ESI),
+    (Gpr::RDI, Register::RDI, Register::EDI),
+    (Gpr::R8, Register::R8, Register::R8D),
+    (Gpr::R9, Register::R9, Register::R9D),
+    (Gpr::R10, Register::R10, Register::R10D),
+    (Gpr::R11, Register::R11, Register::R11D),
+];
+
+/// Returns the instructions of some code, which begins at address 0.
+#[track_caller]
+fn decoded(f: impl FnOnce(&mut Encoder)) -> Vec<Instruction> {
+    let mut encoder = Encoder::default();
+    f(&mut encoder);
+    let bytes = encoder.finish();
+    let decoder = Decoder::with_ip(64, &bytes, 0, DecoderOptions::NONE);
+    let instructions: Vec<Instruction> = decoder.into_iter().collect();
+    assert!(!instructions.iter().any(Instruction::is_invalid), "{bytes:x?}");
+    instructions
+}
+
+#[track_caller]
+fn one(f: impl FnOnce(&mut Encoder)) -> Instruction {
+    let instructions = decoded(f);
+    assert_eq!(instructions.len(), 1, "{instructions:?}");
+    instructions[0]
+}
+
+fn mnemonic(instruction: &Instruction) -> String {
+    format!("{:?}", instruction.mnemonic()).to_lowercase()
+}
+
+fn vector(length: VectorLength, number: u8) -> Register {
+    let first = [Register::XMM0, Register::YMM0, Register::ZMM0][length as usize];
+    first + u32::from(number)
+}
+
+fn mask(number: u8) -> Register {
+    Register::K0 + u32::from(number)
+}
+
+/// Returns addresses of all kinds.
+fn addresses() -> Vec<Address> {
+    let mut all = vec![Address::InCode(0), Address::InCode(1000)];
+    for (base, ..) in GPRS {
+        for displacement in [0, 64, -8, 0x12_3456] {
+            all.push(Address::Based { base, index: None, displacement });
+            let indices = GPRS.into_iter().flat_map(|(index, ..)| [1, 2, 4, 8].map(|scale| Some((index, scale))));
+            all.extend(indices.map(|index| Address::Based { base, index, displacement }));
+        }
+    }
+    all
+}
+
+#[track_caller]
+fn assert_address(instruction: &Instruction, address: Address) {
+    let named = |gpr: Gpr| GPRS.iter().find(|(known, ..)| *known == gpr).expect("it is known").1;
+    match address {
+        Address::InCode(place) => {
+            assert_eq!(instruction.memory_base(), Register::RIP);
+            assert_eq!(instruction.ip_rel_memory_address(), place as u64);
+        }
+        Address::Based { base, index, displacement } => {
+            assert_eq!(instruction.memory_base(), named(base), "{address:?}");
+            let (register, scale) = index.map_or((Register::None, 1), |(index, scale)| (named(index), scale));
+            assert_eq!(instruction.memory_index(), register, "{address:?}");
+            assert_eq!(instruction.memory_index_scale(), u32::from(scale), "{address:?}");
+            assert_eq!(instruction.memory_displacement64() as i64, i64::from(displacement), "{address:?}");
+        }
+    }
+}
+
+/// An instruction on vectors with numbers of registers, and the registers that it should have.
+struct VectorCase {
+    op: &'static VectorOp,
+    length: VectorLength,
+    numbers: [u8; 3],
+    expected: Vec<Register>,
+}
+
+fn vector_cases() -> Vec<VectorCase> {
+    use VectorLength::{L128, L256, L512};
+    let mut cases = Vec::new();
+    for op in VECTOR_OPS {
+        let lengths: &[VectorLength] = match op.widths {
+            Widths::Quadword => &[L128],
+            Widths::HalfSource | Widths::HalfResult => &[L256, L512],
+            _ => &[L128, L256, L512],
+        };
+        let has_two = op.form == OperandForm::Rvm;
+        for &length in lengths {
+            let shorter = if length == L512 { L256 } else { L128 };
+            for (a, b, c) in REGISTERS
+                .iter()
+                .flat_map(|&a| REGISTERS.map(|b| (a, b)))
+                .flat_map(|(a, b)| REGISTERS.map(|c| (a, b, c)))
+            {
+                if !has_two && b != 0 {
+                    continue;
+                }
+                let (numbers, first, second) = match op.widths {
+                    Widths::MaskResult => ([a & 7, b, c], mask(a & 7), vector(length, c)),
+                    Widths::MaskSource => ([a, b, c & 7], vector(length, a), mask(c & 7)),
+                    Widths::HalfSource => ([a, b, c], vector(length, a), vector(shorter, c)),
+                    Widths::HalfResult if op.form == OperandForm::Mr => {
+                        ([a, b, c], vector(shorter, c), vector(length, a))
+                    }
+                    Widths::HalfResult => ([a, b, c], vector(shorter, a), vector(length, c)),
+                    // One element of the source counts.
+                    _ if op.name.starts_with("vpbroadcast") => ([a, b, c], vector(length, a), vector(L128, c)),
+                    _ if op.form == OperandForm::Mr => ([a, b, c], vector(length, c), vector(length, a)),
+                    _ => ([a, b, c], vector(length, a), vector(length, c)),
+                };
+                let expected = if has_two { vec![first, vector(length, b), second] } else { vec![first, second] };
+                cases.push(VectorCase { op, length, numbers, expected });
+            }
+        }
+    }
+    cases
+}
+
+#[test]
+fn vector_instructions_have_the_registers_that_were_asked_for() {
+    let cases = vector_cases();
+    assert!(cases.len() > 50_000, "{} instructions", cases.len());
+    for VectorCase { op, length, numbers: [a, b, c], expected } in cases {
+        let is_never_masked = matches!(op.widths, Widths::MaskSource | Widths::Quadword);
+        for predicate in [(0, false), (1, false), (7, false), (3, true)] {
+            let predicate = Predicate { mask: predicate.0, zeroing: predicate.1 };
+            if predicate.mask != 0 && (is_never_masked || (op.widths == Widths::MaskResult && predicate.zeroing)) {
+                continue;
+            }
+            let immediate = op.has_immediate.then_some(9);
+            let given = one(|e| e.vector(op, length, [a, b], MachineOperand::Register(c), predicate, immediate));
+            assert_eq!(mnemonic(&given), op.name);
+            let n = expected.len() as u32;
+            let registers: Vec<Register> = (0..n).map(|i| given.op_register(i)).collect();
+            assert_eq!(registers, expected, "{op:?} {given:?}");
+            assert_eq!(given.op_mask(), if predicate.mask == 0 { Register::None } else { mask(predicate.mask) });
+            assert_eq!(given.zeroing_masking(), predicate.zeroing, "{op:?}");
+            assert_eq!(given.op_count(), n + u32::from(op.has_immediate), "{op:?}");
+            if op.has_immediate {
+                assert_eq!(given.immediate8(), 9, "{op:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn vector_instructions_have_the_address_that_was_asked_for() {
+    for (i, op) in VECTOR_OPS.iter().filter(|op| op.widths != Widths::MaskSource).enumerate() {
+        let length = if op.widths == Widths::Quadword { VectorLength::L128 } else { VectorLength::L512 };
+        // Each instruction has some of the addresses, so that all have all kinds.
+        for address in addresses().into_iter().skip(i % 7).step_by(7) {
+            for (rm, is_broadcast) in
+                [(MachineOperand::Memory(address), false), (MachineOperand::Broadcast(address), true)]
+            {
+                if is_broadcast && !op.may_broadcast {
+                    continue;
+                }
+                let reg = if op.widths == Widths::MaskResult { 5 } else { 21 };
+                let immediate = op.has_immediate.then_some(4);
+                let given = one(|e| e.vector(op, length, [reg, 19], rm, Predicate::NONE, immediate));
+                assert_eq!(mnemonic(&given), op.name);
+                assert_eq!(given.is_broadcast(), is_broadcast, "{op:?}");
+                assert_address(&given, address);
+            }
+        }
+    }
+}
+
+#[test]
+fn mask_instructions_have_their_operands() {
+    let masks = [0, 1, 6, 7];
+    let ops = [
+        (MaskOp::And, "kandw"),
+        (MaskOp::AndNot, "kandnw"),
+        (MaskOp::Or, "korw"),
+        (MaskOp::Xor, "kxorw"),
+        (MaskOp::Equal, "kxnorw"),
+    ];
+    for (a, b, c) in masks.iter().flat_map(|&a| masks.map(|b| (a, b))).flat_map(|(a, b)| masks.map(|c| (a, b, c))) {
+        for (op, name) in ops {
+            let given = one(|e| e.mask(op, a, b, c));
+            assert_eq!(mnemonic(&given), name);
+            assert_eq!([0, 1, 2].map(|i| given.op_register(i)), [a, b, c].map(mask), "{op:?}");
+        }
+        let pairs = [
+            (one(|e| e.mask_not(a, b)), "knotw", mask(b)),
+            (one(|e| e.mask_load(a, MachineOperand::Register(b))), "kmovw", mask(b)),
+            (one(|e| e.mask_test(a)), "kortestw", mask(a)),
+        ];
+        for (given, name, second) in pairs {
+            assert_eq!((mnemonic(&given).as_str(), given.op0_register()), (name, mask(a)));
+            assert_eq!(given.op1_register(), second);
+        }
+        for (gpr, _, low) in GPRS {
+            let given = one(|e| e.mask_to_gpr(gpr, a));
+            assert_eq!((mnemonic(&given).as_str(), given.op0_register()), ("kmovw", low));
+            assert_eq!(given.op1_register(), mask(a));
+        }
+    }
+    for address in addresses() {
+        let (load, store) =
+            (one(|e| e.mask_load(3, MachineOperand::Memory(address))), one(|e| e.mask_store(address, 6)));
+        assert_eq!([&load, &store].map(mnemonic), ["kmovw", "kmovw"]);
+        assert_eq!((load.op0_register(), load.op1_kind()), (mask(3), OpKind::Memory));
+        assert_eq!((store.op1_register(), store.op0_kind()), (mask(6), OpKind::Memory));
+        assert_address(&load, address);
+        assert_address(&store, address);
+    }
+}
+
+#[test]
+fn other_instructions_have_their_operands() {
+    for (a, wide, low) in GPRS {
+        for address in addresses() {
+            let load = one(|e| e.load(a, address));
+            assert_eq!((mnemonic(&load).as_str(), load.op0_register()), ("mov", wide));
+            assert_address(&load, address);
+        }
+        let set = one(|e| e.set(a, 0x8765_4321));
+        assert_eq!((mnemonic(&set).as_str(), set.op0_register(), set.immediate32()), ("mov", low, 0x8765_4321));
+        let add = one(|e| e.add(a, -5));
+        assert_eq!((add.mnemonic(), add.op0_register(), add.immediate32to64()), (Mnemonic::Add, wide, -5));
+        let compare = one(|e| e.compare_with(a, 8));
+        assert_eq!((mnemonic(&compare).as_str(), compare.op0_register(), compare.immediate32()), ("cmp", low, 8));
+        for (b, other, low_other) in GPRS {
+            let compare = one(|e| e.compare(a, b));
+            assert_eq!((compare.op0_register(), compare.op1_register()), (wide, other));
+            let count = one(|e| e.count_bits(a, b));
+            assert_eq!(mnemonic(&count), "popcnt");
+            assert_eq!((count.op0_register(), count.op1_register()), (low, low_other));
+        }
+    }
+    for address in addresses() {
+        let compare = one(|e| e.compare_byte(address, -1));
+        assert_eq!((mnemonic(&compare).as_str(), compare.immediate8()), ("cmp", 0xff));
+        assert!(matches!(compare.memory_size(), MemorySize::UInt8 | MemorySize::Int8));
+        assert_address(&compare, address);
+    }
+    let end = decoded(Encoder::return_to_caller);
+    assert_eq!(end.iter().map(mnemonic).collect::<Vec<_>>(), ["vzeroupper", "ret"]);
+}
+
+#[test]
+fn jumps_lead_to_their_labels() {
+    let conditions = [
+        (JumpCondition::Below, "jb"),
+        (JumpCondition::AtLeast, "jae"),
+        (JumpCondition::Zero, "je"),
+        (JumpCondition::NotZero, "jne"),
+    ];
+    for (condition, name) in conditions {
+        let instructions = decoded(|e| {
+            let [before, after] = [(); 2].map(|()| e.label());
+            e.set(Gpr::RAX, 0);
+            e.bind(before);
+            e.jump_if(condition, after);
+            e.jump(before);
+            e.bind(after);
+            e.return_to_caller();
+        });
+        assert_eq!(instructions.iter().map(mnemonic).collect::<Vec<_>>()[1..3], [name, "jmp"]);
+        assert_eq!(instructions[1].near_branch64(), instructions[3].ip());
+        assert_eq!(instructions[2].near_branch64(), instructions[1].ip());
+    }
+}

@@ -1,0 +1,228 @@
+//! Native code of loops in lanes: what works on numbers alone, with values in vector registers.
+//!
+//! ```text
+//! LaneProgram --region: loops and runs of operations--> --lower--> CodeSteps
+//!     --allocate: registers--> --emit--> machine code --run--> changed rows of a block
+//! ```
+//!
+//! Operations on rows go through memory: each reads rows and writes another one. A part of a
+//! program in native code goes through the lanes of a block, one vector after the other, and loads
+//! and stores only what other operations need. A loop whose body works on numbers is such a part:
+//! a vector stays in its loop until the last of its lanes has left. So are at least two operations
+//! in a row. Operations on lists, stacks and tensors stay between the parts.
+//!
+//! Vectors have the full width of AVX-512, as many lanes as there is room for the largest numbers
+//! of the part; smaller numbers of such a part have shorter vectors. Bools are masks. Cranelift has
+//! no vectors of more than 128 bits, so instructions are [encoded](encode) here.
+//!
+//! Invariants:
+//!
+//! - C1. Results are bitwise identical to those of the operations, which still run on other
+//!   processors, and without the feature `jit`.
+//! - C2. Code accesses rows only at lanes of the block, rounded up to a whole vector, for which
+//!   rows have memory. It changes elements of active lanes, and those of other lanes only in rows
+//!   that are used within one basic block.
+//! - C3. The code lives as long as the program and is immutable.
+//! - C4. A loop in native code looks at whether to stop at least each thousand repetitions. It
+//!   declines if few lanes of a vector go on for long, as others may wait to fail.
+//!
+//! This folder must not know plans, nor what a program does with its blocks.
+
+mod allocate;
+mod emit;
+mod encode;
+mod liveness;
+mod lower;
+mod region;
+mod scalar;
+mod steps;
+
+use super::program::{BasicBlock, RowId, RowInfo};
+use super::rows::VectorBytes;
+use crate::cpu::native::executable;
+use crate::cpu::vector::has_avx512f;
+use anabranch_dsl::interp::StopFlag;
+use bytemuck::Zeroable;
+use encode::VectorLength;
+use lower::Lowered;
+use memmap2::Mmap;
+use region::LoopBlocks;
+use std::fmt;
+use std::sync::atomic::AtomicBool;
+
+/// The number of lanes of a vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LaneCount {
+    Eight,
+    Sixteen,
+}
+
+impl LaneCount {
+    fn n(self) -> usize {
+        match self {
+            LaneCount::Eight => 8,
+            LaneCount::Sixteen => 16,
+        }
+    }
+
+    /// Returns the length of vectors with elements of 4 or 8 bytes.
+    fn length(self, size: usize) -> VectorLength {
+        match (self, size) {
+            (LaneCount::Eight, 4) => VectorLength::L256,
+            (LaneCount::Eight, 8) | (LaneCount::Sixteen, 4) => VectorLength::L512,
+            _ => panic!("{self:?} elements of {size} bytes are no vector"),
+        }
+    }
+}
+
+/// What a function works on.
+#[repr(C)]
+struct CodeArguments {
+    /// The addresses of the elements of the function's rows.
+    rows: *const *mut u8,
+    /// A byte for each lane, which is 1 if it is active, else 0.
+    active: *const u8,
+    /// All active lanes are before this one.
+    n: usize,
+    /// Memory for values that have no register.
+    slots: *mut u8,
+    /// The bytes that are not 0 if the code should end.
+    stop: *const u8,
+    has_declined: *const u8,
+}
+
+/// The type of a function. It returns 0 if it has done all its work.
+type LaneFn = unsafe extern "sysv64" fn(*const CodeArguments) -> u32;
+
+struct LaneFunction {
+    call: LaneFn,
+    rows: Vec<RowId>,
+}
+
+/// The native code of a program.
+pub(super) struct LaneCode {
+    functions: Vec<LaneFunction>,
+    n_loops: usize,
+    /// The number of places of 64 bytes that functions need.
+    n_slots: usize,
+    /// The memory of the functions, executable and immutable.
+    _code: Mmap,
+}
+
+/// Memory for runs of code.
+#[derive(Default)]
+pub(super) struct CodeMemory {
+    slots: Vec<VectorBytes>,
+    rows: Vec<*mut u8>,
+}
+
+/// A block of lanes, as its code sees it.
+pub(super) struct CodeBlock<'a> {
+    /// The rows of the program, each with memory for the lanes of the block, rounded up to 16.
+    pub(super) rows: &'a mut [Vec<VectorBytes>],
+    /// Whether each lane is active, for as many lanes.
+    pub(super) active: &'a [u8],
+    /// All active lanes are before this one.
+    pub(super) n: usize,
+    pub(super) stop: &'a StopFlag,
+    pub(super) has_declined: &'a AtomicBool,
+}
+
+/// Returns whether this processor has the instructions.
+fn is_supported() -> bool {
+    has_avx512f()
+        && std::is_x86_feature_detected!("avx512bw")
+        && std::is_x86_feature_detected!("avx512dq")
+        && std::is_x86_feature_detected!("avx512vl")
+        && std::is_x86_feature_detected!("popcnt")
+}
+
+/// The operations of a program, and their rows.
+#[derive(Clone, Copy)]
+pub(super) struct LaneBody<'a> {
+    pub(super) rows: &'a [RowInfo],
+    pub(super) blocks: &'a [BasicBlock],
+    /// Whether rows may have numbers of one byte, other than bools.
+    pub(super) has_byte_numbers: bool,
+    /// The rows that are read after the last basic block.
+    pub(super) read_at_end: &'a [RowId],
+}
+
+/// The most basic blocks, times the number of rows, of a program that is compiled: the rows that
+/// are live at each are found.
+const MAX_SIZE: usize = 1 << 22;
+
+/// Compiles parts of a program to native code, if this processor has the instructions and the
+/// system provides memory for code. Returns the basic blocks that run it.
+pub(super) fn compile(body: LaneBody<'_>) -> Option<(Vec<BasicBlock>, LaneCode)> {
+    if !is_supported() || body.blocks.len() * body.rows.len() > MAX_SIZE {
+        return None;
+    }
+    let (blocks, parts) = region::extract(body);
+    if parts.code.is_empty() {
+        return None;
+    }
+    let mut bytes: Vec<u8> = Vec::new();
+    let mut entries = Vec::with_capacity(parts.code.len());
+    let mut n_slots = 0;
+    for lowered in &parts.code {
+        let code = emit::emit(&lowered.steps, lowered.lanes);
+        bytes.resize(bytes.len().next_multiple_of(64), 0);
+        entries.push(bytes.len() + code.entry);
+        bytes.extend(code.bytes);
+        n_slots = n_slots.max(usize::from(code.n_slots));
+    }
+    let code = executable(&bytes).ok()?;
+    let function = |(lowered, entry): (Lowered, usize)| {
+        let call = code[entry..].as_ptr();
+        // SAFETY: a function for the calling convention and with the argument of `LaneFn` begins
+        // there, as `emit` has made it.
+        let call = unsafe { std::mem::transmute::<*const u8, LaneFn>(call) };
+        LaneFunction { call, rows: lowered.rows }
+    };
+    let functions = parts.code.into_iter().zip(entries).map(function).collect();
+    Some((blocks, LaneCode { functions, n_loops: parts.n_loops, n_slots, _code: code }))
+}
+
+impl LaneCode {
+    /// Runs a function. Returns whether it did all its work.
+    pub(super) fn run(&self, function: u16, block: CodeBlock<'_>, memory: &mut CodeMemory) -> bool {
+        let CodeBlock { rows, active, n, stop, has_declined } = block;
+        let CodeMemory { slots, rows: pointers } = memory;
+        let LaneFunction { call, rows: used } = &self.functions[usize::from(function)];
+        assert!(n.next_multiple_of(16) <= active.len(), "the block has memory for whole vectors");
+        slots.resize(slots.len().max(self.n_slots), VectorBytes::zeroed());
+        pointers.clear();
+        pointers.extend(used.iter().map(|&row| rows[usize::from(row)].as_mut_ptr().cast::<u8>()));
+        let arguments = CodeArguments {
+            rows: pointers.as_ptr(),
+            active: active.as_ptr(),
+            n,
+            slots: slots.as_mut_ptr().cast(),
+            stop: stop.address(),
+            has_declined: has_declined.as_ptr().cast::<u8>(),
+        };
+        // SAFETY: the code accesses rows and `active` only up to `n`, rounded up to 16 lanes, for
+        // which `active` has elements, as checked, and so have rows, which the block makes with it
+        // (C2). There are as many slots as any function uses. Other threads change the two bytes
+        // atomically. All are borrowed until the function returns.
+        unsafe { call(&raw const arguments) == 0 }
+    }
+}
+
+impl fmt::Debug for LaneCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LaneCode").field("functions", &self.functions.len()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for LaneCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let n_runs = self.functions.len() - self.n_loops;
+        let number = |n: usize, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
+        write!(f, "{} and {} of operations", number(self.n_loops, "loop"), number(n_runs, "run"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! Native code of single operations and of many values, compared with the kernels of rows.
+
+use super::*;
+use crate::cpu::compile::ScalarOp;
+use crate::cpu::kernels::functions::function;
+use crate::cpu::lanes::program::{BasicBlock, BlockEnd, LaneOp, RowInfo, RowStart};
+use crate::cpu::lanes::rows::{by_size, bytes, bytes_mut, divide_by_power, register};
+use anabranch_dsl::DType;
+use anabranch_dsl::ops::{self, Prim, prim};
+
+/// The number of lanes of the tests.
+const LANES: usize = 64;
+
+const TYPES: [DType; 6] = [DType::F32, DType::F64, DType::I32, DType::I64, DType::U32, DType::Bool];
+
+fn row(size: usize, start: RowStart, is_kept: bool) -> RowInfo {
+    RowInfo { size, start, is_kept }
+}
+
+/// Compiles operations of one basic block, after which some rows are read.
+fn compiled(rows: &[RowInfo], ops: &[LaneOp], read_at_end: &[RowId]) -> Option<LaneCode> {
+    let blocks = [BasicBlock { ops: ops.to_vec(), end: BlockEnd::Jump(1), begins_loop: false, aligned: None }];
+    let body = LaneBody { rows, blocks: &blocks, has_byte_numbers: false, read_at_end };
+    compile(body).map(|(_, code)| code)
+}
+
+/// Returns the bits of a number of a type: at special places, and anywhere.
+fn number(dtype: DType, i: usize) -> u64 {
+    let spread = (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(i as u32);
+    let floats = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        -2.5,
+        1.5,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        f64::NAN,
+        2147483647.0,
+        2147483648.0,
+        -2147483648.0,
+        4294967295.0,
+        4294967296.0,
+        9.3e18,
+        -9.3e18,
+        88.5,
+        -104.0,
+        709.9,
+        1e-40,
+        5e-324,
+        1e300,
+        3.4e38,
+    ];
+    let float = floats.get(i % 41).copied().unwrap_or((spread as i64) as f64 * 2f64.powi((i % 90) as i32 - 100));
+    let integers = [0, 1, -1, i64::MAX, i64::MIN, 31, 32, 33, 63, 64, i32::MAX as i64, i32::MIN as i64];
+    let integer = integers.get(i % 29).copied().unwrap_or(spread as i64 >> (i % 60));
+    match dtype {
+        DType::F32 => u64::from((float as f32).to_bits()),
+        DType::F64 => float.to_bits(),
+        DType::Bool => spread >> 17 & 1,
+        DType::I64 => integer.cast_unsigned(),
+        _ => u64::from(integer as u32),
+    }
+}
+
+fn set(row: &mut [VectorBytes], size: usize, element: impl Fn(usize) -> u64) {
+    by_size!(size, T => {
+        bytemuck::cast_slice_mut::<u8, T>(bytes_mut(row))[..LANES].iter_mut().enumerate().for_each(|(i, x)| *x = element(i) as T);
+    });
+}
+
+/// Rows with numbers of the types of their values, each in another order.
+fn rows_of(types: &[DType], seed: usize) -> Vec<Vec<VectorBytes>> {
+    let row = |(r, &dtype): (usize, &DType)| {
+        let mut row = vec![VectorBytes::zeroed(); (LANES * dtype.size()).div_ceil(64)];
+        set(&mut row, dtype.size(), |i| number(dtype, i * (2 * r + 1) + seed));
+        row
+    };
+    types.iter().enumerate().map(row).collect()
+}
+
+fn one_nan(bits: u64, dtype: DType) -> u64 {
+    match dtype {
+        DType::F32 if f32::from_bits(bits as u32).is_nan() => 1,
+        DType::F64 if f64::from_bits(bits).is_nan() => 1,
+        _ => bits,
+    }
+}
+
+/// Runs the only function of some code on rows. Returns whether it did all its work.
+fn run(code: &LaneCode, rows: &mut [Vec<VectorBytes>], active: &[u8]) -> bool {
+    let (stop, has_declined) = (StopFlag::new(), AtomicBool::new(false));
+    let block = CodeBlock { rows, active, n: LANES - 3, stop: &stop, has_declined: &has_declined };
+    code.run(0, block, &mut CodeMemory::default())
+}
+
+/// Runs an operation from the rows of some types to the last one, as native code and as `expected`,
+/// on many numbers. Returns whether there is native code.
+#[track_caller]
+fn agrees(op: &LaneOp, types: &[DType], expected: impl Fn(&mut [u8], [&[u8]; 3]), what: &str) -> bool {
+    let dst = types.len() - 1;
+    let dst_row = dst as RowId;
+    for is_kept in [false, true] {
+        let infos: Vec<RowInfo> =
+            types.iter().enumerate().map(|(i, d)| row(d.size(), RowStart::Nothing, is_kept && i == dst)).collect();
+        // What a row of one basic block has is needed if something reads it.
+        let reads = LaneOp::Push { stack: 0, src: dst_row };
+        let again = op.clone();
+        let Some(code) = compiled(&infos, &[op.clone(), again, reads], &[]) else { return false };
+        for seed in 0..40 {
+            let mut rows = rows_of(types, seed);
+            let mut new = rows[dst].clone();
+            let args = [0, 1, 2].map(|i| bytes(&rows[i.min(dst - 1)]));
+            let len = LANES * types[dst].size();
+            let args = [0, 1, 2].map(|i: usize| &args[i][..LANES * types[i.min(dst - 1)].size()]);
+            expected(&mut bytes_mut(&mut new)[..len], args);
+            let before = rows[dst].clone();
+            let active: Vec<u8> = (0..LANES).map(|i| u8::from(i < LANES - 3 && i % 3 != 1)).collect();
+            assert!(run(&code, &mut rows, &active));
+            for (i, &active) in active.iter().enumerate() {
+                let at = |row: &[VectorBytes]| one_nan(register(bytes(row), types[dst].size(), i), types[dst]);
+                if active != 0 {
+                    let args: Vec<u64> = (0..dst).map(|a| register(bytes(&rows[a]), types[a].size(), i)).collect();
+                    assert_eq!(at(&rows[dst]), at(&new), "{what}: lane {i} of {args:x?}");
+                } else if is_kept {
+                    assert_eq!(at(&rows[dst]), at(&before), "{what}: lane {i} is not active");
+                }
+            }
+        }
+    }
+    true
+}
+
+#[test]
+fn operations_have_the_bits_of_their_kernels() {
+    if !is_supported() {
+        return;
+    }
+    let mut n = 0;
+    let mut without: Vec<(Prim, String)> = Vec::new();
+    for op in ops::all() {
+        let ops::Arity::Exactly(arity @ 1..=3) = op.arity else { continue };
+        for (operand, result) in TYPES.iter().flat_map(|&a| TYPES.map(|r| (a, r))) {
+            let is_select = op == prim::SELECT;
+            let form = if is_select { None } else { op.scalar_form_to(operand, result) };
+            let is_typed = form.is_some_and(|form| form.dtype(form.result()) == result);
+            if !(is_typed || (is_select && operand == result)) {
+                continue;
+            }
+            let Some(f) = function(op, operand, result) else { continue };
+            let dst = arity as RowId;
+            let args = [0, 1, 2].map(|i| i.min(dst - 1));
+            let scalar = ScalarOp { op, operand, result };
+            let lane_op = LaneOp::Function { f: f.block, checked: None, op: scalar, dst, args };
+            let mut types = vec![operand; arity];
+            if is_select {
+                types[0] = DType::Bool;
+            }
+            types.push(result);
+            let what = format!("{} of {operand} to {result}", op.name);
+            let expected = |out: &mut [u8], args: [&[u8]; 3]| (f.block)(out, args);
+            match agrees(&lane_op, &types, expected, &what) {
+                true => n += 1,
+                false => without.push((op, what)),
+            }
+        }
+    }
+    assert!(n > 150, "{n} operations");
+    // Those that divide integers, take remainders or are calls for some arguments.
+    let allowed = [prim::DIV, prim::REM, prim::SIN, prim::COS, prim::TAN];
+    let others: Vec<&String> = without.iter().filter(|(op, _)| !allowed.contains(op)).map(|(_, what)| what).collect();
+    assert!(others.is_empty(), "{others:?}");
+}
+
+#[test]
+fn quotients_of_powers_of_two_have_the_bits_of_their_kernel() {
+    if !is_supported() {
+        return;
+    }
+    for (dtype, bits) in [(DType::I32, 31), (DType::I64, 63), (DType::U32, 32)] {
+        for (shift, wants_remainder) in [0, 1, 2, 5, bits - 1].into_iter().flat_map(|s| [(s, false), (s, true)]) {
+            let op = LaneOp::DividePower { dst: 1, a: 0, dtype, shift, wants_remainder };
+            let expected =
+                |out: &mut [u8], args: [&[u8]; 3]| divide_by_power(out, args[0], dtype, shift, wants_remainder);
+            assert!(agrees(&op, &[dtype, dtype], expected, &format!("{dtype} by 2^{shift}, {wants_remainder}")));
+        }
+    }
+}
+
+/// Many values at once, of vectors and masks, do not fit in registers.
+#[test]
+fn values_without_registers_keep_their_bits() {
+    if !is_supported() {
+        return;
+    }
+    const N: usize = 60;
+    for (dtype, size) in [(DType::F32, 4), (DType::F64, 8)] {
+        // Row 0 is the input, rows 1 to N are its sums with constants, then masks, and the result.
+        let nothing = |size| row(size, RowStart::Nothing, false);
+        let mut rows = vec![nothing(size)];
+        rows.extend((0..N).map(|_| nothing(size)));
+        rows.extend((0..N).map(|_| nothing(1)));
+        let constant = |i: usize| match dtype {
+            DType::F32 => u64::from((i as f32 * 0.37 - 3.0).to_bits()),
+            _ => (i as f64 * 0.37 - 3.0).to_bits(),
+        };
+        rows.extend((0..N).map(|i| row(size, RowStart::Constant(constant(i)), false)));
+        let result = rows.len() as RowId;
+        rows.push(row(size, RowStart::Nothing, true));
+        let of = |op: Prim, result: DType, dst: usize, args: [usize; 3]| {
+            let operand = dtype;
+            let f = function(op, operand, result).expect("it is a function");
+            let args = args.map(|arg| arg as RowId);
+            let op = ScalarOp { op, operand, result };
+            LaneOp::Function { f: f.block, checked: None, op, dst: dst as RowId, args }
+        };
+        let mut ops: Vec<LaneOp> = Vec::new();
+        for i in 0..N {
+            ops.push(of(prim::MUL, dtype, 1 + i, [0, 1 + 2 * N + i, 0]));
+            ops.push(of(prim::LT, DType::Bool, 1 + N + i, [1 + i, 1 + 2 * N + (i * 7) % N, 0]));
+        }
+        let last = usize::from(result);
+        for i in (0..N).rev() {
+            ops.push(of(prim::ADD, dtype, last, [last, 1 + i, last]));
+            ops.push(of(prim::SELECT, dtype, last, [1 + N + i, last, 1 + (i * 11) % N]));
+        }
+        let code = compiled(&rows, &ops, &[result]).expect("there is native code");
+        assert!(code.n_slots > 20, "{} slots", code.n_slots);
+        let memory = |info: &RowInfo| {
+            let mut row = vec![VectorBytes::zeroed(); (LANES * info.size).div_ceil(64)];
+            if let RowStart::Constant(bits) = info.start {
+                set(&mut row, info.size, |_| bits);
+            }
+            row
+        };
+        let mut given: Vec<Vec<VectorBytes>> = rows.iter().map(memory).collect();
+        set(&mut given[0], size, |i| constant(i * 3));
+        let mut expected = given.clone();
+        for op in &ops {
+            let LaneOp::Function { f, dst, args, .. } = *op else { panic!("it is a function") };
+            let mut new = expected[usize::from(dst)].clone();
+            let args = args.map(|arg| {
+                let arg = usize::from(arg);
+                &bytes(&expected[arg])[..LANES * rows[arg].size]
+            });
+            f(&mut bytes_mut(&mut new)[..LANES * rows[usize::from(dst)].size], args);
+            expected[usize::from(dst)] = new;
+        }
+        assert!(run(&code, &mut given, &[1; LANES]));
+        let n = (LANES - 3) * size;
+        assert_eq!(bytes(&given[last])[..n], bytes(&expected[last])[..n], "{dtype}");
+    }
+}
