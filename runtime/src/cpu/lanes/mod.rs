@@ -100,6 +100,7 @@ impl fmt::Display for WhyNotInLanes {
 mod code {
     use super::program::{BasicBlock, RowId, RowInfo};
     use super::rows::VectorBytes;
+    use crate::cpu::compile::{Base, StackId};
     use anabranch_dsl::interp::StopFlag;
     use std::fmt;
     use std::sync::atomic::AtomicBool;
@@ -110,7 +111,7 @@ mod code {
 
     /// Memory for runs of code.
     #[derive(Default)]
-    pub(super) struct CodeMemory;
+    pub(super) struct CodeMemory {}
 
     /// A block of lanes, as its code sees it.
     #[expect(dead_code, reason = "there is no code")]
@@ -118,8 +119,17 @@ mod code {
         pub(super) rows: &'a mut [Vec<VectorBytes>],
         pub(super) active: &'a [u8],
         pub(super) n: usize,
+        pub(super) elements: &'a dyn Fn(CodeSource) -> &'a [u8],
         pub(super) stop: &'a StopFlag,
         pub(super) has_declined: &'a AtomicBool,
+    }
+
+    /// Where elements come from.
+    #[expect(dead_code, reason = "there is no code")]
+    #[derive(Clone, Copy)]
+    pub(super) enum CodeSource {
+        Tensor(Base),
+        List(StackId),
     }
 
     /// The operations of a program, and their rows.

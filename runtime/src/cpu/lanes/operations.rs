@@ -2,7 +2,7 @@
 
 use super::additions::AdditionLog;
 use super::block::{Declined, LaneBlock};
-use super::code::CodeBlock;
+use super::code::{CodeBlock, CodeSource};
 use super::program::{ElementIndex, ElementSource, LaneOp, OwnTensor, RowId, StackPart, UpdateValue};
 use super::rows::{blend, bounds, by_size, bytes, divide_by_power, fill, register};
 use crate::cpu::compile::StackId;
@@ -205,12 +205,17 @@ impl<'a> LaneBlock<'a> {
             LaneOp::Branches { cond, ref arms } => self.branches(cond, arms),
             LaneOp::Code { function } => {
                 let code = self.program.code.as_ref().expect("there is native code");
+                let inputs = self.inputs;
                 let block = CodeBlock {
                     rows: &mut self.rows,
                     active: &self.active,
                     n: self.bound,
-                    stop: self.inputs.stop,
-                    has_declined: &self.inputs.has_declined,
+                    elements: &|source| match source {
+                        CodeSource::Tensor(base) => inputs.sources.bytes(base),
+                        CodeSource::List(list) => inputs.lists[list.index()].as_ref().expect("it is a list").all(),
+                    },
+                    stop: inputs.stop,
+                    has_declined: &inputs.has_declined,
                 };
                 if code.run(function, block, &mut self.code_memory) { Ok(()) } else { Err(Declined) }
             }

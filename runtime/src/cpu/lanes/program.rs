@@ -122,6 +122,7 @@ pub(super) enum LaneOp {
     Function {
         f: BlockFn,
         checked: Option<CheckedFunction>,
+        #[cfg_attr(not(all(feature = "jit", target_arch = "x86_64")), expect(dead_code, reason = "there is no code"))]
         op: ScalarOp,
         dst: RowId,
         args: [RowId; 3],
@@ -220,6 +221,7 @@ pub(super) enum LaneOp {
         stack: u16,
     },
     /// Runs a function of the native code.
+    #[cfg_attr(not(all(feature = "jit", target_arch = "x86_64")), expect(dead_code, reason = "there is no code"))]
     Code {
         function: u16,
     },

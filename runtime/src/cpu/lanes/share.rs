@@ -68,6 +68,7 @@ fn rows_of(op: &mut LaneOp, f: &mut dyn FnMut(&mut RowId, RowUse)) {
 
 /// Calls a function with each row that an operation uses, and whether it is written. Operations
 /// inside come after the condition of their branch.
+#[cfg(all(feature = "jit", target_arch = "x86_64"))]
 pub(super) fn visit_rows(op: &LaneOp, f: &mut dyn FnMut(RowId, bool)) {
     match op {
         LaneOp::Branches { cond, arms } => {

@@ -58,6 +58,8 @@ fn intervals(steps: &CodeSteps) -> Vec<LiveInterval> {
         }
         let (keeps_sources, hint) = match step {
             CodeStep::Vector(step) => (step.before.is_some(), step.before),
+            // The processor reads places while it sets elements.
+            CodeStep::Gather { .. } => (true, None),
             _ => (false, None),
         };
         let weight = 8f64.powi(depth as i32);

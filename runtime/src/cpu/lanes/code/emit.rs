@@ -8,8 +8,9 @@ use super::allocate::{Allocation, ValuePlace, allocate};
 use super::encode::{
     self, Address, Encoder, Gpr, JumpCondition, Label, MachineOperand, MaskOp, Predicate, VectorLength, VectorOp,
 };
+use super::scalar::LESS;
 use super::steps::{CodeStep, CodeSteps, Lifetime, RegisterGroup, ValueId, VectorStep};
-use super::{CodeArguments, LaneCount};
+use super::{CodeArguments, CodeTensor, LaneCount};
 use std::mem::offset_of;
 
 /// The registers that hold vectors from memory for one step: sources and the result.
@@ -327,6 +328,42 @@ impl Emitter<'_> {
                 let src = self.vector_in(src, SCRATCH[0]);
                 self.plain(&encode::STORE, self.lanes.length(size), src, MachineOperand::Memory(to));
             }
+            &CodeStep::WithinTensor { tensor, places, dst } => {
+                let places = self.vector_in(places, SCRATCH[0]);
+                self.tensor(tensor);
+                let n = Address::Based { base: OTHER, index: None, displacement: offset_of!(CodeTensor, n) as i32 };
+                let to = self.result(dst);
+                let (op, rm) = (&encode::COMPARE_U32, MachineOperand::Broadcast(n));
+                self.e.vector(op, self.lanes.length(4), [to, places], rm, Predicate::NONE, Some(LESS[1]));
+                self.finish_result(dst);
+            }
+            &CodeStep::Gather { tensor, size, places, mask, dst } => {
+                let places = self.vector_in(places, SCRATCH[0]);
+                let mask = self.mask_in(mask, SCRATCH_MASKS[1]);
+                // The instruction clears its mask.
+                if mask != SCRATCH_MASKS[1] {
+                    self.e.mask_load(SCRATCH_MASKS[1], MachineOperand::Register(mask));
+                }
+                self.tensor(tensor);
+                self.e.load(OTHER, Address::Based { base: OTHER, index: None, displacement: 0 });
+                let to = self.result(dst);
+                // So that the elements do not wait for earlier ones.
+                let rm = MachineOperand::Register(to);
+                self.e.vector(&encode::XOR_32, VectorLength::L512, [to, to], rm, Predicate::NONE, None);
+                let op = if size == 8 { &encode::GATHER_64 } else { &encode::GATHER_32 };
+                self.e.gather(op, self.lanes.length(size), to, (OTHER, places), SCRATCH_MASKS[1]);
+                self.finish_result(dst);
+            }
+            &CodeStep::ReadForAll { tensor, size, place, dst } => {
+                self.tensor(tensor);
+                self.e.load(OTHER, Address::Based { base: OTHER, index: None, displacement: 0 });
+                let displacement = (place * size) as i32;
+                let from = MachineOperand::Memory(Address::Based { base: OTHER, index: None, displacement });
+                let op = if size == 8 { &encode::BROADCAST_64 } else { &encode::BROADCAST_32 };
+                let to = self.result(dst);
+                self.plain(op, VectorLength::L512, to, from);
+                self.finish_result(dst);
+            }
             CodeStep::Label { target, .. } => self.e.bind(self.targets[target.index()]),
             CodeStep::Jump(to) => self.e.jump(self.targets[to.index()]),
             &CodeStep::JumpIfNone { mask, to } => {
@@ -351,6 +388,12 @@ impl Emitter<'_> {
                 self.looks.push([look, to]);
             }
         }
+    }
+
+    /// Sets [`OTHER`] to the address of the [`CodeTensor`].
+    fn tensor(&mut self, tensor: u16) {
+        self.e.load(OTHER, argument(offset_of!(CodeArguments, tensors)));
+        self.e.add(OTHER, i32::from(tensor) * size_of::<CodeTensor>() as i32);
     }
 
     /// Returns the address of the elements of a row. Changes [`OTHER`].

@@ -92,6 +92,8 @@ pub(super) enum Widths {
     MaskSource,
     /// The register is 128 bits long, and 64 bits of it are in memory.
     Quadword,
+    /// The elements are anywhere in memory, at indices of 4 bytes.
+    Gathered,
 }
 
 /// An instruction on vectors.
@@ -230,6 +232,8 @@ vector_ops! {
     BROADCAST_64 "vpbroadcastq" Rm Same 2 1 1 0x59;
     LOAD_8 "vmovq" Rm Quadword 1 2 1 0x7e;
     STORE_8 "vmovq" Mr Quadword 1 1 1 0xd6;
+    GATHER_32 "vgatherdps" Rm Gathered 2 1 0 0x92;
+    GATHER_64 "vgatherdpd" Rm Gathered 2 1 1 0x92;
     TEST_BYTES "vptestmb" Rvm MaskResult 2 1 0 0x26;
     MASK_TO_BYTES "vpmovm2b" Rm MaskSource 2 2 0 0x28;
     ABS_BYTES "vpabsb" Rm Same 2 1 0 0x1c;
@@ -370,6 +374,33 @@ impl Encoder {
         ]);
         self.operands(reg, rm, usize::from(op.has_immediate));
         self.code.extend(immediate);
+    }
+
+    /// Reads elements of the mask from the address in a register plus indices times their size, and
+    /// clears the mask. The registers of the elements and of the indices differ.
+    pub(super) fn gather(
+        &mut self,
+        op: &VectorOp,
+        length: VectorLength,
+        dst: u8,
+        (base, indices): (Gpr, u8),
+        mask: u8,
+    ) {
+        assert!(dst != indices && mask != 0 && op.widths == Widths::Gathered, "{}", op.name);
+        let bit = |is_set: bool, at: u8| u8::from(is_set) << at;
+        let has = |number: u8, mask: u8| number & mask == 0;
+        let scale = if op.w { 3 } else { 2 };
+        self.code.extend([
+            0x62,
+            bit(has(dst, 8), 7) | bit(has(indices, 8), 6) | bit(has(base.0, 8), 5) | bit(has(dst, 16), 4) | op.map,
+            bit(op.w, 7) | 0x78 | 4 | op.prefix,
+            (length as u8) << 5 | bit(has(indices, 16), 3) | mask,
+            op.opcode,
+            // Without a displacement: the number of the base is not 5.
+            (dst & 7) << 3 | 4,
+            scale << 6 | (indices & 7) << 3 | base.0 & 7,
+        ]);
+        assert_ne!(base.0 & 7, 5, "a base without displacement");
     }
 
     /// Adds an instruction with a prefix of three bytes. `code` is the prefix, `W`, `L` and the

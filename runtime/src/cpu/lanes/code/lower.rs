@@ -14,9 +14,10 @@ use super::encode::{self as x86, MaskOp};
 use super::liveness::{RowLiveness, Rows};
 use super::scalar::{Functions, has_eight_bytes, is_supported};
 use super::steps::{CodeStep, CodeSteps, Lifetime, RegisterGroup, StepTarget, ValueId, VectorStep};
-use super::{LaneBody, LaneCount, LoopBlocks};
+use super::{CodeSource, LaneBody, LaneCount, LoopBlocks};
 use crate::cpu::compile::ScalarOp;
-use crate::cpu::lanes::program::{BlockEnd, LaneOp, RowId, RowStart};
+use crate::cpu::lanes::program::{BlockEnd, ElementIndex, ElementSource, LaneOp, RowId, RowStart};
+use anabranch_dsl::DType;
 use anabranch_dsl::ops::{OpClass, ScalarForm, prim};
 use anabranch_dsl::scalars::ScalarExpr;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -30,7 +31,19 @@ const MANY_STEPS: usize = 12;
 pub(super) struct Lowered {
     pub(super) steps: CodeSteps,
     pub(super) rows: Vec<RowId>,
+    /// The tensors that the steps read.
+    pub(super) tensors: Vec<ReadTensor>,
     pub(super) lanes: LaneCount,
+}
+
+/// A tensor of which code reads elements.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadTensor {
+    pub(super) source: CodeSource,
+    /// The size of an element in bytes.
+    pub(super) size: usize,
+    /// The number of elements that the steps read without a check.
+    pub(super) n: usize,
 }
 
 /// Returns the recorded form of a function, or `None` if it has none. A function that returns its
@@ -56,6 +69,9 @@ fn lanes<'a>(body: LaneBody<'_>, ops: impl Iterator<Item = &'a LaneOp>) -> LaneC
         }
         LaneOp::DividePower { dst: row, .. } | LaneOp::Move { dst: row, .. } | LaneOp::RequireIndex { a: row, .. } => {
             has_large(*row)
+        }
+        LaneOp::ReadElement { dst, index, .. } => {
+            has_large(*dst) || index.is_some_and(|index| index.dtype == DType::I64)
         }
         LaneOp::Branches { arms, .. } => arms.iter().any(|arm| lanes(body, arm.iter()) == LaneCount::Eight),
         _ => false,
@@ -155,6 +171,7 @@ struct Lowering<'a> {
     values: FxHashMap<RowId, ValueId>,
     /// Whether earlier operations may have computed elements of a basic block.
     has_inputs: bool,
+    tensors: Vec<ReadTensor>,
     /// The number of loops around the current steps.
     depth: u32,
 }
@@ -169,6 +186,7 @@ impl<'a> Lowering<'a> {
             changed: FxHashSet::default(),
             values: FxHashMap::default(),
             has_inputs,
+            tensors: Vec::new(),
             depth: 0,
         }
     }
@@ -293,9 +311,82 @@ impl<'a> Lowering<'a> {
                 self.require(cond);
             }
             LaneOp::Branches { cond, ref arms } => self.branches(cond, arms)?,
+            LaneOp::ReadElement { from, offset, index, dst } => {
+                let value = self.element(from, offset, index, self.size(dst))?;
+                self.values.insert(dst, value);
+            }
             _ => return None,
         }
         Some(())
+    }
+
+    /// Returns elements of a tensor that is the same for all lanes, or an element of a list.
+    fn element(
+        &mut self,
+        from: ElementSource,
+        offset: usize,
+        index: Option<ElementIndex>,
+        size: usize,
+    ) -> Option<ValueId> {
+        let (source, of) = match from {
+            ElementSource::Outside(base) => (CodeSource::Tensor(base), None),
+            ElementSource::OfList { list, index, n } => (CodeSource::List(list), Some((index, n))),
+            ElementSource::Own(_) => return None,
+        };
+        // Elements that follow each other are copied faster by the operation.
+        let may_be_run = self.has_inputs && of.is_none() && index.is_some_and(|index| index.stride == 1);
+        if may_be_run || !matches!(size, 4 | 8) {
+            return None;
+        }
+        let stride = index.map_or(0, |index| index.stride);
+        let span = index.map_or(0, |index| stride.unsigned_abs() * index.n);
+        // Places have 31 bits.
+        offset.checked_add(span).filter(|&end| end < i32::MAX as usize / 8)?;
+        if let (None, None) = (of, index) {
+            let tensor = self.tensor(source, size, offset + 1);
+            let dst = self.steps().value(RegisterGroup::Vectors, Lifetime::Brief);
+            self.steps().push(CodeStep::ReadForAll { tensor, size, place: offset, dst });
+            return Some(dst);
+        }
+        let start = (offset > 0).then(|| self.f.constant(offset as u64, 4));
+        let (place, is_valid) = match index {
+            Some(ElementIndex { row, dtype, n, stride }) => {
+                let x = self.read(row)?;
+                let is_valid = self.f.are_below(x, dtype, n as u64)?;
+                let x = if dtype == DType::I64 { self.f.lower_halves(x) } else { x };
+                (Some(self.f.place(x, stride as i32, start)), Some(is_valid))
+            }
+            None => (start, None),
+        };
+        let place = match of {
+            Some((row, n)) => {
+                let x = self.read(row)?;
+                self.f.place(x, i32::try_from(n).ok()?, place)
+            }
+            None => place.expect("there is an index"),
+        };
+        let tensor = self.tensor(source, size, 0);
+        let mut is_within = self.steps().value(RegisterGroup::Masks, Lifetime::Brief);
+        self.steps().push(CodeStep::WithinTensor { tensor, places: place, dst: is_within });
+        if let Some(is_valid) = is_valid {
+            is_within = self.steps().mask(MaskOp::And, is_within, is_valid);
+        }
+        self.require(is_within);
+        let (mask, dst) = (self.mask, self.steps().value(RegisterGroup::Vectors, Lifetime::Brief));
+        self.steps().push(CodeStep::Gather { tensor, size, places: place, mask, dst });
+        Some(dst)
+    }
+
+    /// Returns the index of a tensor of which the code reads the first `n` elements without a
+    /// check.
+    fn tensor(&mut self, source: CodeSource, size: usize, n: usize) -> u16 {
+        let known = self.tensors.iter().position(|tensor| tensor.source == source && tensor.size == size);
+        let i = known.unwrap_or_else(|| {
+            self.tensors.push(ReadTensor { source, size, n: 0 });
+            self.tensors.len() - 1
+        });
+        self.tensors[i].n = self.tensors[i].n.max(n);
+        i as u16
     }
 
     fn branches(&mut self, cond: RowId, arms: &[Box<[LaneOp]>; 2]) -> Option<()> {
@@ -491,7 +582,7 @@ impl<'a> Lowering<'a> {
         is_loaded: impl Fn(RowId) -> bool,
         is_stored: impl Fn(RowId) -> bool,
     ) -> Lowered {
-        let Lowering { body, f, passed_on, changed, .. } = self;
+        let Lowering { body, f, passed_on, changed, tensors, .. } = self;
         // Elements of lanes that are not active are stored as they were.
         let is_stored = |row: RowId| changed.contains(&row) && is_stored(row);
         let Functions { mut steps, lanes, .. } = f;
@@ -521,6 +612,6 @@ impl<'a> Lowering<'a> {
         }));
         steps.steps.splice(0..0, loads);
         steps.steps.extend(stores);
-        Lowered { steps, rows, lanes }
+        Lowered { steps, rows, tensors, lanes }
     }
 }

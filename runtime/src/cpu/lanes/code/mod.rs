@@ -9,7 +9,8 @@
 //! program in native code goes through the lanes of a block, one vector after the other, and loads
 //! and stores only what other operations need. A loop whose body works on numbers is such a part:
 //! a vector stays in its loop until the last of its lanes has left. So are at least two operations
-//! in a row. Operations on lists, stacks and tensors stay between the parts.
+//! in a row. They read elements of tensors, and of elements of lists, at any places. Other
+//! operations on tensors, lists and stacks stay between the parts.
 //!
 //! Vectors have the full width of AVX-512, as many lanes as there is room for the largest numbers
 //! of the part; smaller numbers of such a part have shorter vectors. Bools are masks. Cranelift has
@@ -21,7 +22,8 @@
 //!   processors, and without the feature `jit`.
 //! - C2. Code accesses rows only at lanes of the block, rounded up to a whole vector, for which
 //!   rows have memory. It changes elements of active lanes, and those of other lanes only in rows
-//!   that are used within one basic block.
+//!   that are used within one basic block. It reads elements of tensors only at places that it has
+//!   compared with their number.
 //! - C3. The code lives as long as the program and is immutable.
 //! - C4. A loop in native code looks at whether to stop at least each thousand repetitions. It
 //!   declines if few lanes of a vector go on for long, as others may wait to fail.
@@ -39,12 +41,13 @@ mod steps;
 
 use super::program::{BasicBlock, RowId, RowInfo};
 use super::rows::VectorBytes;
+use crate::cpu::compile::{Base, StackId};
 use crate::cpu::native::executable;
 use crate::cpu::vector::has_avx512f;
 use anabranch_dsl::interp::StopFlag;
 use bytemuck::Zeroable;
 use encode::VectorLength;
-use lower::Lowered;
+use lower::{Lowered, ReadTensor};
 use memmap2::Mmap;
 use region::LoopBlocks;
 use std::fmt;
@@ -86,9 +89,18 @@ struct CodeArguments {
     n: usize,
     /// Memory for values that have no register.
     slots: *mut u8,
+    tensors: *const CodeTensor,
     /// The bytes that are not 0 if the code should end.
     stop: *const u8,
     has_declined: *const u8,
+}
+
+/// The memory of a tensor of which code reads elements.
+#[repr(C)]
+struct CodeTensor {
+    elements: *const u8,
+    /// The number of elements.
+    n: u32,
 }
 
 /// The type of a function. It returns 0 if it has done all its work.
@@ -97,6 +109,7 @@ type LaneFn = unsafe extern "sysv64" fn(*const CodeArguments) -> u32;
 struct LaneFunction {
     call: LaneFn,
     rows: Vec<RowId>,
+    tensors: Vec<ReadTensor>,
 }
 
 /// The native code of a program.
@@ -114,6 +127,7 @@ pub(super) struct LaneCode {
 pub(super) struct CodeMemory {
     slots: Vec<VectorBytes>,
     rows: Vec<*mut u8>,
+    tensors: Vec<CodeTensor>,
 }
 
 /// A block of lanes, as its code sees it.
@@ -124,6 +138,8 @@ pub(super) struct CodeBlock<'a> {
     pub(super) active: &'a [u8],
     /// All active lanes are before this one.
     pub(super) n: usize,
+    /// Returns all elements of a tensor or list.
+    pub(super) elements: &'a dyn Fn(CodeSource) -> &'a [u8],
     pub(super) stop: &'a StopFlag,
     pub(super) has_declined: &'a AtomicBool,
 }
@@ -146,6 +162,15 @@ pub(super) struct LaneBody<'a> {
     pub(super) has_byte_numbers: bool,
     /// The rows that are read after the last basic block.
     pub(super) read_at_end: &'a [RowId],
+}
+
+/// Where elements come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CodeSource {
+    /// A tensor that the body does not write.
+    Tensor(Base),
+    /// The elements of a list, one after the other.
+    List(StackId),
 }
 
 /// The most basic blocks, times the number of rows, of a program that is compiled: the rows that
@@ -178,7 +203,7 @@ pub(super) fn compile(body: LaneBody<'_>) -> Option<(Vec<BasicBlock>, LaneCode)>
         // SAFETY: a function for the calling convention and with the argument of `LaneFn` begins
         // there, as `emit` has made it.
         let call = unsafe { std::mem::transmute::<*const u8, LaneFn>(call) };
-        LaneFunction { call, rows: lowered.rows }
+        LaneFunction { call, rows: lowered.rows, tensors: lowered.tensors }
     };
     let functions = parts.code.into_iter().zip(entries).map(function).collect();
     Some((blocks, LaneCode { functions, n_loops: parts.n_loops, n_slots, _code: code }))
@@ -187,25 +212,36 @@ pub(super) fn compile(body: LaneBody<'_>) -> Option<(Vec<BasicBlock>, LaneCode)>
 impl LaneCode {
     /// Runs a function. Returns whether it did all its work.
     pub(super) fn run(&self, function: u16, block: CodeBlock<'_>, memory: &mut CodeMemory) -> bool {
-        let CodeBlock { rows, active, n, stop, has_declined } = block;
-        let CodeMemory { slots, rows: pointers } = memory;
-        let LaneFunction { call, rows: used } = &self.functions[usize::from(function)];
+        let CodeBlock { rows, active, n, elements, stop, has_declined } = block;
+        let CodeMemory { slots, rows: pointers, tensors } = memory;
+        let LaneFunction { call, rows: used, tensors: read } = &self.functions[usize::from(function)];
         assert!(n.next_multiple_of(16) <= active.len(), "the block has memory for whole vectors");
         slots.resize(slots.len().max(self.n_slots), VectorBytes::zeroed());
         pointers.clear();
         pointers.extend(used.iter().map(|&row| rows[usize::from(row)].as_mut_ptr().cast::<u8>()));
+        tensors.clear();
+        for tensor in read {
+            let bytes = elements(tensor.source);
+            let n = bytes.len() / tensor.size;
+            // Places have 31 bits.
+            let (Ok(n), true) = (i32::try_from(n), n >= tensor.n) else { return false };
+            tensors.push(CodeTensor { elements: bytes.as_ptr(), n: n.cast_unsigned() });
+        }
         let arguments = CodeArguments {
             rows: pointers.as_ptr(),
             active: active.as_ptr(),
             n,
             slots: slots.as_mut_ptr().cast(),
+            tensors: tensors.as_ptr(),
             stop: stop.address(),
             has_declined: has_declined.as_ptr().cast::<u8>(),
         };
         // SAFETY: the code accesses rows and `active` only up to `n`, rounded up to 16 lanes, for
         // which `active` has elements, as checked, and so have rows, which the block makes with it
-        // (C2). There are as many slots as any function uses. Other threads change the two bytes
-        // atomically. All are borrowed until the function returns.
+        // (C2). There are as many slots as any function uses. It reads elements of tensors at
+        // places below their number, and below those of `ReadTensor::n` without a check, as checked
+        // here. Other threads change the two bytes atomically. All are borrowed until the function
+        // returns.
         unsafe { call(&raw const arguments) == 0 }
     }
 }

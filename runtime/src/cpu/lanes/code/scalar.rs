@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 /// Comparisons by the immediate operand of instructions: of floats without a signal for NaN, and of
 /// integers.
 const EQUAL: [u8; 2] = [0x00, 0];
-const LESS: [u8; 2] = [0x11, 1];
+pub(super) const LESS: [u8; 2] = [0x11, 1];
 const AT_MOST: [u8; 2] = [0x12, 2];
 const NOT_EQUAL: [u8; 2] = [0x04, 4];
 const AT_LEAST: u8 = 0x1d;
@@ -282,6 +282,23 @@ impl Functions {
         Some(self.with(op, dtype.size(), &[x, n], LESS[1]))
     }
 
+    /// Returns `x * factor + added` of numbers of 4 bytes.
+    pub(super) fn place(&mut self, x: ValueId, factor: i32, added: Option<ValueId>) -> ValueId {
+        let product = match factor {
+            1 => x,
+            factor => {
+                let factor = self.constant(u64::from(factor.cast_unsigned()), 4);
+                self.of(&x86::MUL_I32, 4, &[x, factor])
+            }
+        };
+        added.map_or(product, |added| self.of(&x86::ADD_I32, 4, &[product, added]))
+    }
+
+    /// Returns the lower halves of numbers of 8 bytes.
+    pub(super) fn lower_halves(&mut self, x: ValueId) -> ValueId {
+        self.of(&x86::NARROW_64, 8, &[x])
+    }
+
     /// Shifts by a constant, modulo the number of bits.
     fn shift_by(&mut self, op: BinaryOp, x: ValueId, count: u64, dtype: DType) -> ValueId {
         let size = dtype.size();
@@ -372,10 +389,10 @@ impl Functions {
         let size = dtype.size();
         let shift = shift as u8;
         let below = (1u64 << shift) - 1;
-        let (left, right) = match dtype {
-            DType::I32 => (&x86::SHIFT_LEFT_BY_32, &x86::SHIFT_RIGHT_BY_I32),
-            DType::I64 => (&x86::SHIFT_LEFT_BY_64, &x86::SHIFT_RIGHT_BY_I64),
-            DType::U32 => (&x86::SHIFT_LEFT_BY_32, &x86::SHIFT_RIGHT_BY_U32),
+        let right = match dtype {
+            DType::I32 => &x86::SHIFT_RIGHT_BY_I32,
+            DType::I64 => &x86::SHIFT_RIGHT_BY_I64,
+            DType::U32 => &x86::SHIFT_RIGHT_BY_U32,
             _ => return None,
         };
         if dtype == DType::U32 && wants_remainder {
@@ -389,19 +406,19 @@ impl Functions {
             x
         } else {
             // Negative numbers are rounded up: `below` is added to them, which is the sign shifted
-            // down.
+            // down. For 1 it is the highest bit.
             let bits = 8 * size as u8;
-            let sign = self.with(right, size, &[x], bits - 1);
+            let sign = if shift == 1 { x } else { self.with(right, size, &[x], bits - 1) };
             let down = if size == 8 { &x86::SHIFT_RIGHT_BY_U64 } else { &x86::SHIFT_RIGHT_BY_U32 };
             let added = self.with(down, size, &[sign], bits - shift);
             self.by_size([&x86::ADD_I32, &x86::ADD_I64], size, &[x, added])
         };
-        let quotient = self.with(right, size, &[rounded], shift);
         Some(if wants_remainder {
-            let product = self.with(left, size, &[quotient], shift);
+            let others = self.constant(!below & (u64::MAX >> (64 - 8 * size)), size);
+            let product = self.by_size([&x86::AND_32, &x86::AND_64], size, &[rounded, others]);
             self.by_size([&x86::SUB_I32, &x86::SUB_I64], size, &[x, product])
         } else {
-            quotient
+            self.with(right, size, &[rounded], shift)
         })
     }
 }

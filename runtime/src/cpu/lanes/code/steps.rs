@@ -101,6 +101,28 @@ pub(super) enum CodeStep {
         size: usize,
         src: ValueId,
     },
+    /// Returns where places, numbers of 4 bytes, are within a tensor, by its index among those of
+    /// the code.
+    WithinTensor {
+        tensor: u16,
+        places: ValueId,
+        dst: ValueId,
+    },
+    /// Reads the elements at places of a tensor, in the lanes of the mask.
+    Gather {
+        tensor: u16,
+        size: usize,
+        places: ValueId,
+        mask: ValueId,
+        dst: ValueId,
+    },
+    /// Reads one element of a tensor for all lanes.
+    ReadForAll {
+        tensor: u16,
+        size: usize,
+        place: usize,
+        dst: ValueId,
+    },
     /// A place in the code, inside so many loops.
     Label {
         target: StepTarget,
@@ -135,7 +157,15 @@ impl CodeStep {
                 read(src);
                 Some(*dst)
             }
-            CodeStep::LoadRow { dst, .. } => Some(*dst),
+            CodeStep::WithinTensor { places, dst, .. } => {
+                read(places);
+                Some(*dst)
+            }
+            CodeStep::Gather { places, mask, dst, .. } => {
+                [places, mask].into_iter().for_each(&mut read);
+                Some(*dst)
+            }
+            CodeStep::LoadRow { dst, .. } | CodeStep::ReadForAll { dst, .. } => Some(*dst),
             CodeStep::StoreRow { src, .. } => {
                 read(src);
                 None

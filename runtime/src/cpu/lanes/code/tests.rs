@@ -1,9 +1,9 @@
 //! Native code of single operations and of many values, compared with the kernels of rows.
 
 use super::*;
-use crate::cpu::compile::ScalarOp;
+use crate::cpu::compile::{Base, ScalarOp};
 use crate::cpu::kernels::functions::function;
-use crate::cpu::lanes::program::{BasicBlock, BlockEnd, LaneOp, RowInfo, RowStart};
+use crate::cpu::lanes::program::{BasicBlock, BlockEnd, ElementIndex, ElementSource, LaneOp, RowInfo, RowStart};
 use crate::cpu::lanes::rows::{by_size, bytes, bytes_mut, divide_by_power, register};
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::{self, Prim, prim};
@@ -91,8 +91,19 @@ fn one_nan(bits: u64, dtype: DType) -> u64 {
 
 /// Runs the only function of some code on rows. Returns whether it did all its work.
 fn run(code: &LaneCode, rows: &mut [Vec<VectorBytes>], active: &[u8]) -> bool {
-    let (stop, has_declined) = (StopFlag::new(), AtomicBool::new(false));
-    let block = CodeBlock { rows, active, n: LANES - 3, stop: &stop, has_declined: &has_declined };
+    run_with(code, rows, active, &|source| panic!("{source:?} is not read"))
+}
+
+/// Runs code like [`run`] that reads elements of tensors.
+fn run_with<'a>(
+    code: &LaneCode,
+    rows: &'a mut [Vec<VectorBytes>],
+    active: &'a [u8],
+    elements: &'a dyn Fn(CodeSource) -> &'a [u8],
+) -> bool {
+    static STOP: StopFlag = StopFlag::new();
+    static HAS_DECLINED: AtomicBool = AtomicBool::new(false);
+    let block = CodeBlock { rows, active, n: LANES - 3, elements, stop: &STOP, has_declined: &HAS_DECLINED };
     code.run(0, block, &mut CodeMemory::default())
 }
 
@@ -252,4 +263,75 @@ fn values_without_registers_keep_their_bits() {
         let n = (LANES - 3) * size;
         assert_eq!(bytes(&given[last])[..n], bytes(&expected[last])[..n], "{dtype}");
     }
+}
+
+/// The elements that lanes read from a table of 7 rows of 5 numbers, in a loop of one trip.
+#[test]
+fn elements_at_places_are_read_and_checked() {
+    if !is_supported() {
+        return;
+    }
+    let table: Vec<u64> = (0..70).map(|i| i * 0x0001_0003_0007_0009).collect();
+    for (index_type, size) in [DType::I32, DType::I64, DType::U32].into_iter().flat_map(|d| [(d, 4), (d, 8)]) {
+        let bytes_of_table = &bytemuck::cast_slice(&table)[..35 * size];
+        let kept = |size| row(size, RowStart::Nothing, true);
+        // Rows of the index, of the result, of an element for all lanes, and of a condition.
+        let rows = [kept(index_type.size()), kept(size), kept(size), kept(1)];
+        let from = ElementSource::Outside(Base::Input(0));
+        let index = ElementIndex { row: 0, dtype: index_type, n: 7, stride: 5 };
+        let read = [
+            LaneOp::ReadElement { from, offset: 3, index: Some(index), dst: 1 },
+            LaneOp::ReadElement { from, offset: 34, index: None, dst: 2 },
+        ];
+        let end = BlockEnd::Branch { cond: 3, when: true, to: 0, otherwise: 1 };
+        let blocks = [BasicBlock { ops: read.to_vec(), end, begins_loop: true, aligned: None }];
+        let body = LaneBody { rows: &rows, blocks: &blocks, has_byte_numbers: false, read_at_end: &[1, 2] };
+        let (_, code) = compile(body).expect("there is native code");
+        assert_eq!(code.n_loops, 1);
+        let memory = |info: &RowInfo| vec![VectorBytes::zeroed(); (LANES * info.size).div_ceil(64)];
+        let mut memory: Vec<Vec<VectorBytes>> = rows.iter().map(memory).collect();
+        let active: Vec<u8> = (0..LANES).map(|i| u8::from(i < LANES - 3 && i % 5 != 2)).collect();
+        // Lanes that are not active have indices that are out of range.
+        let at = |i: usize| if active[i] != 0 { (i * 3 % 7) as u64 } else { u64::MAX - i as u64 };
+        set(&mut memory[0], index_type.size(), at);
+        assert!(run_with(&code, &mut memory, &active, &|_| bytes_of_table));
+        for i in (0..LANES).filter(|&i| active[i] != 0) {
+            let place = 3 + 5 * at(i) as usize;
+            assert_eq!(register(bytes(&memory[1]), size, i), register(bytes_of_table, size, place), "lane {i}");
+            assert_eq!(register(bytes(&memory[2]), size, i), register(bytes_of_table, size, 34), "lane {i}");
+        }
+        // A table that is too short, and indices of active lanes that are out of range.
+        assert!(!run_with(&code, &mut memory, &active, &|_| &bytes_of_table[..34 * size]));
+        for wrong in [7, u64::MAX, 1 << 31] {
+            set(&mut memory[0], index_type.size(), |i| if i == 20 { wrong } else { at(i) });
+            assert!(!run_with(&code, &mut memory, &active, &|_| bytes_of_table), "{wrong}");
+        }
+    }
+}
+
+/// Loops end when the step is to stop, another block has declined or few lanes go on for long.
+#[test]
+fn loops_that_go_on_decline() {
+    if !is_supported() {
+        return;
+    }
+    let rows = [row(1, RowStart::Nothing, true)];
+    let end = BlockEnd::Branch { cond: 0, when: true, to: 0, otherwise: 1 };
+    let blocks = [BasicBlock { ops: vec![], end, begins_loop: true, aligned: None }];
+    let body = LaneBody { rows: &rows, blocks: &blocks, has_byte_numbers: false, read_at_end: &[] };
+    let (_, code) = compile(body).expect("there is native code");
+    let go_on = |n: usize, stop: &StopFlag, has_declined: &AtomicBool| {
+        let mut memory = vec![vec![VectorBytes::zeroed(); 1]];
+        set(&mut memory[0], 1, |i| u64::from((LANES / 2..LANES / 2 + n).contains(&i)));
+        let elements = |source| panic!("{source:?} is not read");
+        let block =
+            CodeBlock { rows: &mut memory, active: &[1; LANES], n: LANES, elements: &elements, stop, has_declined };
+        code.run(0, block, &mut CodeMemory::default())
+    };
+    let (stop, has_declined) = (StopFlag::new(), AtomicBool::new(false));
+    assert!(go_on(0, &stop, &has_declined), "no lane goes on");
+    assert!(!go_on(1, &stop, &has_declined), "a few lanes go on for long");
+    assert!(!go_on(16, &stop, &AtomicBool::new(true)), "another block has declined");
+    stop.stop(anabranch_dsl::ErrorKind::Cancelled);
+    assert!(!go_on(16, &stop, &has_declined), "the step is to stop");
 }

@@ -92,7 +92,7 @@ struct VectorCase {
 fn vector_cases() -> Vec<VectorCase> {
     use VectorLength::{L128, L256, L512};
     let mut cases = Vec::new();
-    for op in VECTOR_OPS {
+    for op in VECTOR_OPS.iter().filter(|op| op.widths != Widths::Gathered) {
         let lengths: &[VectorLength] = match op.widths {
             Widths::Quadword => &[L128],
             Widths::HalfSource | Widths::HalfResult => &[L256, L512],
@@ -159,7 +159,8 @@ fn vector_instructions_have_the_registers_that_were_asked_for() {
 
 #[test]
 fn vector_instructions_have_the_address_that_was_asked_for() {
-    for (i, op) in VECTOR_OPS.iter().filter(|op| op.widths != Widths::MaskSource).enumerate() {
+    let no_memory = [Widths::MaskSource, Widths::Gathered];
+    for (i, op) in VECTOR_OPS.iter().filter(|op| !no_memory.contains(&op.widths)).enumerate() {
         let length = if op.widths == Widths::Quadword { VectorLength::L128 } else { VectorLength::L512 };
         // Each instruction has some of the addresses, so that all have all kinds.
         for address in addresses().into_iter().skip(i % 7).step_by(7) {
@@ -178,6 +179,26 @@ fn vector_instructions_have_the_address_that_was_asked_for() {
             }
         }
     }
+}
+
+#[test]
+fn elements_are_gathered_from_the_places_that_were_asked_for() {
+    use VectorLength::{L256, L512};
+    let mut n = 0;
+    let ops = [(GATHER_32, L256, L256, 4), (GATHER_32, L512, L512, 4), (GATHER_64, L512, L256, 8)];
+    for (op, length, of_indices, scale) in ops {
+        for (dst, indices) in REGISTERS.iter().flat_map(|&a| REGISTERS.map(|b| (a, b))).filter(|(a, b)| a != b) {
+            for ((base, wide, _), number) in GPRS.into_iter().zip([1, 2, 3, 4, 5, 6, 7, 1, 2]) {
+                let given = one(|e| e.gather(&op, length, dst, (base, indices), number));
+                assert_eq!(mnemonic(&given), op.name);
+                assert_eq!((given.op0_register(), given.op_mask()), (vector(length, dst), mask(number)));
+                assert_eq!((given.memory_base(), given.memory_index()), (wide, vector(of_indices, indices)));
+                assert_eq!((given.memory_index_scale(), given.memory_displacement64()), (scale, 0));
+                n += 1;
+            }
+        }
+    }
+    assert!(n > 1000, "{n} instructions");
 }
 
 #[test]
