@@ -30,7 +30,7 @@ fn in_lanes<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> (Result<
     assert!(!one_by_one.explain().contains("in lanes"), "{}", one_by_one.explain());
     let expected = run(&one_by_one);
     let mut n = 0;
-    for compile in [Program::with_lanes, Program::with_lane_code] {
+    for compile in [Program::with_lanes, Program::with_lane_code, Program::with_lane_code_up_to_256_bits] {
         for lanes in [1, 3, 16, 40, 256] {
             let program = compile(graph.clone(), lanes).unwrap_or_else(|e| panic!("{e}"));
             n = program.explain().matches("in lanes").count();
@@ -69,13 +69,18 @@ fn native_code_of<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Ve
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn loops_in_lanes_are_native_code_where_there_are_vectors_of_512_bits() {
-    let f = |xs: Tensor| map(xs, newton);
-    let has_all = std::arch::is_x86_feature_detected!("avx512bw")
+fn loops_in_lanes_are_native_code_with_the_widest_vectors() {
+    let has_avx512 = std::arch::is_x86_feature_detected!("avx512bw")
         && std::arch::is_x86_feature_detected!("avx512dq")
         && std::arch::is_x86_feature_detected!("avx512vl");
-    let code = native_code_of(f, numbers(300));
-    assert_eq!(code, if has_all { vec!["1 loop and 2 runs of operations"] } else { vec![] });
+    let has_avx2 = std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma");
+    let code = native_code_of(|xs: Tensor| map(xs, newton), numbers(300));
+    let expected = match (has_avx512, has_avx2) {
+        (true, _) => vec!["1 loop and 2 runs of operations, AVX-512"],
+        (false, true) => vec!["1 loop and 2 runs of operations, AVX2"],
+        (false, false) => vec![],
+    };
+    assert_eq!(code, expected);
 }
 
 /// Returns numbers between 0.3 and 60 in no order.

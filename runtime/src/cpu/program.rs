@@ -1,7 +1,7 @@
 //! A compiled graph: its plan, and the memory of its steps.
 
 use crate::cpu::compile::{self, Context, Plan, PlanProfile, PlanTimes, StackOrList};
-use crate::cpu::lanes::{self, MAX_LANES};
+use crate::cpu::lanes::{self, CodeVectors, MAX_LANES};
 use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::results::ResultPool;
 use crate::cpu::memory::stack::StackStorage;
@@ -30,8 +30,8 @@ pub(crate) struct CompileOptions {
     pub(crate) native: bool,
     /// Largest number of iterations of a parallel loop that run side by side, or 0 for one by one.
     pub(crate) lanes: usize,
-    /// Whether what iterations side by side do becomes native code.
-    pub(crate) lane_code: bool,
+    /// The vectors of native code of what iterations side by side do.
+    pub(crate) lane_code: CodeVectors,
     /// Whether several operations are fused into one pass over memory.
     pub(crate) fuse: bool,
     /// Whether matmuls in loops are merged and hoisted.
@@ -47,11 +47,19 @@ impl Default for CompileOptions {
             interpreted: false,
             native: true,
             lanes: MAX_LANES,
-            lane_code: true,
+            lane_code: CodeVectors::Widest,
             fuse: true,
             hoist: true,
             fallback: false,
         }
+    }
+}
+
+impl CompileOptions {
+    /// Sets whether there is native code.
+    pub(crate) fn with_native(self, native: bool) -> CompileOptions {
+        let lane_code = if native { CodeVectors::Widest } else { CodeVectors::None };
+        CompileOptions { native, lane_code, ..self }
     }
 }
 
@@ -127,7 +135,7 @@ impl Program {
     /// instruction. Results are bitwise identical.
     #[cfg(feature = "testing")]
     pub fn without_native_code(graph: Graph) -> Result<Program> {
-        Program::with_options(graph, CompileOptions { native: false, lane_code: false, ..CompileOptions::default() })
+        Program::with_options(graph, CompileOptions::default().with_native(false))
     }
 
     /// Compiles a graph like [`new`](Self::new), without native code, and with so many iterations
@@ -135,15 +143,29 @@ impl Program {
     /// one. Results are bitwise identical.
     #[cfg(feature = "testing")]
     pub fn with_lanes(graph: Graph, lanes: usize) -> Result<Program> {
-        let options = CompileOptions { lanes, native: false, lane_code: false, ..CompileOptions::default() };
-        Program::with_options(graph, options)
+        Program::with_options(graph, CompileOptions { lanes, ..CompileOptions::default().with_native(false) })
     }
 
     /// Compiles a graph like [`with_lanes`](Self::with_lanes), with native code of what iterations
     /// side by side do.
     #[cfg(feature = "testing")]
     pub fn with_lane_code(graph: Graph, lanes: usize) -> Result<Program> {
-        Program::with_options(graph, CompileOptions { lanes, native: false, ..CompileOptions::default() })
+        let lane_code = CodeVectors::Widest;
+        Program::with_options(
+            graph,
+            CompileOptions { lanes, lane_code, ..CompileOptions::default().with_native(false) },
+        )
+    }
+
+    /// Compiles a graph like [`with_lane_code`](Self::with_lane_code), with vectors of at most 256
+    /// bits.
+    #[cfg(feature = "testing")]
+    pub fn with_lane_code_up_to_256_bits(graph: Graph, lanes: usize) -> Result<Program> {
+        let lane_code = CodeVectors::UpTo256;
+        Program::with_options(
+            graph,
+            CompileOptions { lanes, lane_code, ..CompileOptions::default().with_native(false) },
+        )
     }
 
     /// Compiles a graph like [`new`](Self::new), without fusion: each operation is a pass over
@@ -157,8 +179,7 @@ impl Program {
     /// went through no passes, the plan runs it node by node.
     #[cfg(feature = "testing")]
     pub fn unoptimized(graph: Graph) -> Result<Program> {
-        let options = CompileOptions { fuse: false, native: false, lane_code: false, ..CompileOptions::default() };
-        Program::with_options(graph, options)
+        Program::with_options(graph, CompileOptions { fuse: false, ..CompileOptions::default().with_native(false) })
     }
 
     pub(crate) fn with_options(graph: Graph, options: CompileOptions) -> Result<Program> {

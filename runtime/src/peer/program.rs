@@ -132,12 +132,10 @@ impl ProgramSpec {
             options: CompileOptions {
                 check_finite,
                 interpreted,
-                native,
-                lane_code: native,
                 fuse,
                 hoist,
                 fallback,
-                ..CompileOptions::default()
+                ..CompileOptions::default().with_native(native)
             },
         })
     }

@@ -140,7 +140,7 @@ impl SessionBuilder {
     /// instruction by instruction; results are bitwise identical.
     #[cfg(feature = "testing")]
     pub fn native_code(self, native: bool) -> SessionBuilder {
-        SessionBuilder { run: CompileOptions { native, lane_code: native, ..self.run }, ..self }
+        SessionBuilder { run: self.run.with_native(native), ..self }
     }
 
     /// Sets how many iterations of a parallel loop run side by side. With 0, they run one by one;

@@ -26,6 +26,10 @@ impl Plans {
             ("plan without fusion", optimized.clone().and_then(Program::without_fusion)),
             ("plan without native code", optimized.clone().and_then(Program::without_native_code)),
             ("plan in lanes", optimized.clone().and_then(|graph| Program::with_lanes(graph, 3))),
+            (
+                "plan in lanes with AVX2",
+                optimized.clone().and_then(|graph| Program::with_lane_code_up_to_256_bits(graph, 3)),
+            ),
             ("plan in lanes with native code", optimized.clone().and_then(|graph| Program::with_lane_code(graph, 3))),
             ("plan without hoisting", unhoisted.and_then(Program::new)),
             ("plan without passes and native code", Program::without_native_code(traced.clone())),

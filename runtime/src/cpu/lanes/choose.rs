@@ -1,9 +1,9 @@
 //! The choice of loops that run in lanes.
 
-use super::WhyNotInLanes;
 use super::program::LaneProgram;
 use super::run::MIN_LANES;
 use super::translate::translate;
+use super::{CodeVectors, WhyNotInLanes};
 use crate::cpu::compile::{Instr, LoopSpan, Plan};
 use anabranch_dsl::ir::dependence::MIN_PARALLEL_TRIPS;
 
@@ -42,9 +42,9 @@ fn min_trips(program: &LaneProgram, is_native: bool, has_native_loops: bool) -> 
     }
 }
 
-/// Lets loops run in lanes: puts an [`Instr::Lanes`] at the entry of each. With `code`, parts of
-/// their bodies become native code.
-pub(crate) fn install(plan: &mut Plan, programs: Vec<(usize, LaneProgram)>, with_code: bool) {
+/// Lets loops run in lanes: puts an [`Instr::Lanes`] at the entry of each. Parts of their bodies
+/// become native code.
+pub(crate) fn install(plan: &mut Plan, programs: Vec<(usize, LaneProgram)>, vectors: CodeVectors) {
     for (l, mut program) in programs {
         let code = plan.loops[l].code.clone();
         let mut around =
@@ -68,9 +68,7 @@ pub(crate) fn install(plan: &mut Plan, programs: Vec<(usize, LaneProgram)>, with
             continue;
         };
         program.min_trips = trips;
-        if with_code {
-            program.compile();
-        }
+        program.compile(vectors);
         plan.code[enter] = Instr::Lanes { program: plan.lanes.len() as u32, entry, native };
         plan.lanes.push(program);
     }

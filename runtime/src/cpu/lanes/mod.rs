@@ -27,8 +27,8 @@
 //! (`dsl/src/passes/scalarize.rs`). What iterations add to elements of a larger tensor is recorded
 //! ([`additions`]), and added when all have ended.
 //!
-//! **Native code.** Where the processor has vectors of 512 bits, loops and runs of operations that
-//! work on numbers alone are [native code](code), which keeps values in registers.
+//! **Native code.** Where the processor has AVX-512 or AVX2, loops and runs of operations that work
+//! on numbers alone are [native code](code), which keeps values in registers.
 //!
 //! Invariants:
 //!
@@ -68,6 +68,17 @@ use std::fmt;
 /// The largest number of iterations in a block.
 pub(crate) const MAX_LANES: usize = 1024;
 
+/// The vectors of native code of what iterations side by side do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CodeVectors {
+    /// There is no native code.
+    None,
+    /// At most 256 bits, with AVX2.
+    UpTo256,
+    /// As wide as those of the processor.
+    Widest,
+}
+
 /// The reason that a parallel loop does not run in lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhyNotInLanes {
@@ -98,6 +109,7 @@ impl fmt::Display for WhyNotInLanes {
 /// The native code of a build without it, or for a processor that has none.
 #[cfg(not(all(feature = "jit", target_arch = "x86_64")))]
 mod code {
+    use super::CodeVectors;
     use super::program::{BasicBlock, RowId, RowInfo};
     use super::rows::VectorBytes;
     use crate::cpu::compile::{Base, StackId};
@@ -142,7 +154,7 @@ mod code {
     }
 
     /// Compiles nothing.
-    pub(super) fn compile(_: LaneBody<'_>) -> Option<(Vec<BasicBlock>, LaneCode)> {
+    pub(super) fn compile(_: LaneBody<'_>, _: CodeVectors) -> Option<(Vec<BasicBlock>, LaneCode)> {
         None
     }
 

@@ -1,5 +1,6 @@
 //! The body of a loop in lanes, as operations on rows.
 
+use super::CodeVectors;
 use super::code::{self, LaneBody, LaneCode};
 use crate::cpu::compile::{Base, BufferId, Reg, ScalarOp, StackId, TripCount};
 use crate::cpu::kernels::functions::{BlockFn, OperandCheck};
@@ -301,8 +302,8 @@ impl LaneProgram {
         self.end as usize
     }
 
-    /// Compiles parts of the body to native code.
-    pub(super) fn compile(&mut self) {
+    /// Compiles parts of the body to native code with vectors up to a limit.
+    pub(super) fn compile(&mut self, limit: CodeVectors) {
         let read_at_end: Vec<RowId> = self.sums.iter().map(|sum| sum.row).collect();
         let body = LaneBody {
             rows: &self.rows,
@@ -310,7 +311,7 @@ impl LaneProgram {
             has_byte_numbers: self.has_byte_numbers,
             read_at_end: &read_at_end,
         };
-        if let Some((blocks, code)) = code::compile(body) {
+        if let Some((blocks, code)) = code::compile(body, limit) {
             self.blocks = blocks;
             self.code = Some(Arc::new(code));
         }

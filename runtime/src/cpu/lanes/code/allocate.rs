@@ -6,17 +6,45 @@
 //! moves between places. If registers run out, the value with the fewest uses for the length of its
 //! range is in memory everywhere. Such a constant is an operand in the code.
 
+use super::LaneInstructions;
 use super::steps::{CodeStep, CodeSteps, Lifetime, RegisterGroup, ValueId, ValueUse};
 
-/// The vector registers that values can have. Three more hold values from memory for one step.
-const N_VECTORS: u8 = 29;
+/// The registers that values can have. The first ones hold vectors.
+#[derive(Debug)]
+pub(super) struct RegisterFile {
+    n_vectors: u8,
+    /// The mask of the current lanes.
+    pub(super) current: u8,
+    /// Other masks.
+    masks: &'static [u8],
+    /// Those that hold vectors from memory for one step: sources and the result.
+    pub(super) scratch: [u8; 3],
+    /// The same for masks: operands, the first one also the result.
+    pub(super) scratch_masks: [u8; 2],
+}
 
-/// The mask register of the current lanes.
-const CURRENT: u8 = 1;
-
-/// The first and the number of the mask registers of other values. Two more hold those from memory.
-const FIRST_MASK: u8 = 2;
-const N_MASKS: u8 = 5;
+impl LaneInstructions {
+    pub(super) fn registers(self) -> &'static RegisterFile {
+        match self {
+            // The first mask is never a predicate, as its number stands for none there.
+            LaneInstructions::Avx512 => &RegisterFile {
+                n_vectors: 29,
+                current: 1,
+                masks: &[2, 3, 4, 5, 6],
+                scratch: [29, 30, 31],
+                scratch_masks: [0, 7],
+            },
+            // Masks are vectors.
+            LaneInstructions::Avx2 => &RegisterFile {
+                n_vectors: 8,
+                current: 12,
+                masks: &[13, 8],
+                scratch: [9, 10, 11],
+                scratch_masks: [14, 15],
+            },
+        }
+    }
+}
 
 /// How much less it costs to have a constant in memory.
 const OF_CONSTANTS: f64 = 0.25;
@@ -93,15 +121,15 @@ fn intervals(steps: &CodeSteps) -> Vec<LiveInterval> {
 }
 
 /// Gives each value a place.
-pub(super) fn allocate(steps: &CodeSteps) -> Allocation {
+pub(super) fn allocate(steps: &CodeSteps, registers: &RegisterFile) -> Allocation {
     let mut places = vec![ValuePlace::InCode; steps.values.len()];
-    places[ValueId::CURRENT.index()] = ValuePlace::Register(CURRENT);
+    places[ValueId::CURRENT.index()] = ValuePlace::Register(registers.current);
     let mut n_slots = 0;
     let intervals = intervals(steps);
     for group in [RegisterGroup::Vectors, RegisterGroup::Masks] {
         let mut free: Vec<u8> = match group {
-            RegisterGroup::Vectors => (0..N_VECTORS).rev().collect(),
-            RegisterGroup::Masks => (FIRST_MASK..FIRST_MASK + N_MASKS).rev().collect(),
+            RegisterGroup::Vectors => (0..registers.n_vectors).rev().collect(),
+            RegisterGroup::Masks => registers.masks.iter().copied().rev().collect(),
         };
         let mut active: Vec<(LiveInterval, u8)> = Vec::new();
         let of_group = intervals.iter().filter(|interval| {

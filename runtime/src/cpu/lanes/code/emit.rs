@@ -3,22 +3,19 @@
 //! The code follows the calling convention of System V on all systems: its argument is the address
 //! of the [`CodeArguments`](super::CodeArguments), it uses registers only that a caller does not
 //! expect to be kept, and no stack. It returns 0 if it did all its work.
+//!
+//! What follows is for AVX-512. [`avx2`] has what differs without it.
 
-use super::allocate::{Allocation, ValuePlace, allocate};
+mod avx2;
+
+use super::allocate::{Allocation, RegisterFile, ValuePlace, allocate};
 use super::encode::{
     self, Address, Encoder, Gpr, JumpCondition, Label, MachineOperand, MaskOp, Predicate, VectorLength, VectorOp,
 };
 use super::scalar::LESS;
 use super::steps::{CodeStep, CodeSteps, Lifetime, RegisterGroup, ValueId, VectorStep};
-use super::{CodeArguments, CodeTensor, LaneCount};
+use super::{CodeArguments, CodeTensor, LaneCount, LaneInstructions};
 use std::mem::offset_of;
-
-/// The registers that hold vectors from memory for one step: sources and the result.
-const SCRATCH: [u8; 3] = [29, 30, 31];
-
-/// The registers that hold masks from memory for one step: operands and the result. The first one
-/// is never a predicate, as its number stands for none there.
-const SCRATCH_MASKS: [u8; 2] = [0, 7];
 
 /// Repetitions of loops between two looks at whether to stop.
 const ROUNDS: u32 = 1024;
@@ -54,6 +51,8 @@ struct Emitter<'a> {
     allocation: Allocation,
     /// The places of constants.
     constants: Vec<usize>,
+    set: LaneInstructions,
+    registers: &'static RegisterFile,
     lanes: LaneCount,
     targets: Vec<Label>,
     decline: Label,
@@ -65,7 +64,7 @@ fn argument(offset: usize) -> Address {
     Address::Based { base: ARGUMENTS, index: None, displacement: offset as i32 }
 }
 
-pub(super) fn emit(steps: &CodeSteps, lanes: LaneCount) -> EmittedCode {
+pub(super) fn emit(steps: &CodeSteps, set: LaneInstructions, lanes: LaneCount) -> EmittedCode {
     let mut e = Encoder::default();
     let mut constants = vec![0; steps.values.len()];
     for (info, place) in steps.values.iter().zip(&mut constants) {
@@ -78,9 +77,11 @@ pub(super) fn emit(steps: &CodeSteps, lanes: LaneCount) -> EmittedCode {
     e.code.resize(entry, 0);
     let targets = (0..steps.n_targets).map(|_| e.label()).collect();
     let decline = e.label();
-    let allocation = allocate(steps);
+    let registers = set.registers();
+    let allocation = allocate(steps, registers);
     let n_slots = allocation.n_slots;
-    let mut emitter = Emitter { e, steps, allocation, constants, lanes, targets, decline, looks: Vec::new() };
+    let mut emitter =
+        Emitter { e, steps, allocation, constants, set, registers, lanes, targets, decline, looks: Vec::new() };
     emitter.function();
     EmittedCode { bytes: emitter.e.finish(), entry, n_slots }
 }
@@ -107,7 +108,7 @@ impl Emitter<'_> {
         self.e.bind(again);
         let active = Address::Based { base: ACTIVE, index: Some((LANE, 1)), displacement: 0 };
         self.load_bytes(active, self.register(ValueId::CURRENT));
-        self.e.mask_test(self.register(ValueId::CURRENT));
+        self.mask_test(self.register(ValueId::CURRENT));
         self.e.jump_if(JumpCondition::Zero, next);
         self.e.set(LONE_ROUNDS_LEFT, LONE_ROUNDS);
         self.steps.steps.iter().for_each(|step| self.step(step));
@@ -136,7 +137,7 @@ impl Emitter<'_> {
             self.e.jump_if(JumpCondition::NotZero, self.decline);
         }
         self.e.set(ROUNDS_LEFT, ROUNDS);
-        self.e.mask_to_gpr(OTHER, self.register(ValueId::CURRENT));
+        self.mask_to_general(self.register(ValueId::CURRENT));
         self.e.count_bits(OTHER, OTHER);
         self.e.compare_with(OTHER, self.lanes.n() as i32 / 2);
         self.e.jump_if(JumpCondition::AtLeast, back);
@@ -160,8 +161,95 @@ impl Emitter<'_> {
         Address::Based { base: SLOTS, index: None, displacement: i32::from(slot) * 64 }
     }
 
+    /// The length of whole registers.
+    fn whole(&self) -> VectorLength {
+        match self.set {
+            LaneInstructions::Avx512 => VectorLength::L512,
+            LaneInstructions::Avx2 => VectorLength::L256,
+        }
+    }
+
     fn plain(&mut self, op: &VectorOp, length: VectorLength, register: u8, rm: MachineOperand) {
-        self.e.vector(op, length, [register, 0], rm, Predicate::NONE, None);
+        self.three(op, length, [register, 0], rm, None);
+    }
+
+    /// Adds an instruction that computes all elements.
+    fn three(
+        &mut self,
+        op: &VectorOp,
+        length: VectorLength,
+        registers: [u8; 2],
+        rm: MachineOperand,
+        immediate: Option<u8>,
+    ) {
+        match self.set {
+            LaneInstructions::Avx512 => self.e.vector(op, length, registers, rm, Predicate::NONE, immediate),
+            LaneInstructions::Avx2 => {
+                let op = op.of_avx2().expect("steps have instructions of this processor");
+                self.e.avx2(&op, length, registers, rm, immediate);
+            }
+        }
+    }
+
+    /// Sets the zero flag to whether no lane is in a mask.
+    fn mask_test(&mut self, mask: u8) {
+        match self.set {
+            LaneInstructions::Avx512 => self.e.mask_test(mask),
+            LaneInstructions::Avx2 => {
+                let rm = MachineOperand::Register(mask);
+                self.e.avx2(&encode::AVX2_TEST, VectorLength::L256, [mask, 0], rm, None);
+            }
+        }
+    }
+
+    /// Sets [`OTHER`] to a bit for each lane.
+    fn mask_to_general(&mut self, mask: u8) {
+        match self.set {
+            LaneInstructions::Avx512 => self.e.mask_to_gpr(OTHER, mask),
+            LaneInstructions::Avx2 => self.avx2_signs(mask),
+        }
+    }
+
+    fn mask_op(&mut self, op: MaskOp, dst: u8, a: u8, b: u8) {
+        match self.set {
+            LaneInstructions::Avx512 => self.e.mask(op, dst, a, b),
+            LaneInstructions::Avx2 => {
+                let op = match op {
+                    MaskOp::And => &encode::AVX2_AND,
+                    MaskOp::AndNot => &encode::AVX2_AND_NOT,
+                    MaskOp::Or => &encode::AVX2_OR,
+                    MaskOp::Xor => &encode::AVX2_XOR,
+                    MaskOp::Equal => &encode::AVX2_EQUAL_32,
+                };
+                self.e.avx2(op, VectorLength::L256, [dst, a], MachineOperand::Register(b), None);
+            }
+        }
+    }
+
+    /// Copies a mask, or loads it.
+    fn mask_load(&mut self, dst: u8, src: MachineOperand) {
+        match self.set {
+            LaneInstructions::Avx512 => self.e.mask_load(dst, src),
+            LaneInstructions::Avx2 => self.plain(&encode::LOAD, VectorLength::L256, dst, src),
+        }
+    }
+
+    fn mask_not(&mut self, dst: u8, src: u8) {
+        match self.set {
+            LaneInstructions::Avx512 => self.e.mask_not(dst, src),
+            LaneInstructions::Avx2 => {
+                let ones = self.registers.scratch_masks[1];
+                self.mask_op(MaskOp::Equal, ones, ones, ones);
+                self.mask_op(MaskOp::Xor, dst, src, ones);
+            }
+        }
+    }
+
+    fn mask_store(&mut self, to: Address, src: u8) {
+        match self.set {
+            LaneInstructions::Avx512 => self.e.mask_store(to, src),
+            LaneInstructions::Avx2 => self.plain(&encode::STORE, VectorLength::L256, src, MachineOperand::Memory(to)),
+        }
     }
 
     /// Loads a constant.
@@ -171,12 +259,12 @@ impl Emitter<'_> {
         match (info.group, size) {
             (RegisterGroup::Masks, _) => {
                 let op = if bits & 1 == 1 { MaskOp::Equal } else { MaskOp::Xor };
-                self.e.mask(op, register, register, register);
+                self.mask_op(op, register, register, register);
             }
             (RegisterGroup::Vectors, size) => {
                 let op = if size == 4 { &encode::BROADCAST_32 } else { &encode::BROADCAST_64 };
                 let from = MachineOperand::Memory(Address::InCode(self.constants[i]));
-                self.plain(op, VectorLength::L512, register, from);
+                self.plain(op, self.whole(), register, from);
             }
         }
     }
@@ -186,7 +274,7 @@ impl Emitter<'_> {
         match self.place(value) {
             ValuePlace::Register(register) => return register,
             ValuePlace::Slot(slot) => {
-                self.plain(&encode::LOAD, VectorLength::L512, scratch, MachineOperand::Memory(Self::slot(slot)));
+                self.plain(&encode::LOAD, self.whole(), scratch, MachineOperand::Memory(Self::slot(slot)));
             }
             ValuePlace::InCode => self.constant(value.index(), scratch),
         }
@@ -197,7 +285,7 @@ impl Emitter<'_> {
     fn mask_in(&mut self, value: ValueId, scratch: u8) -> u8 {
         match self.place(value) {
             ValuePlace::Register(register) => return register,
-            ValuePlace::Slot(slot) => self.e.mask_load(scratch, MachineOperand::Memory(Self::slot(slot))),
+            ValuePlace::Slot(slot) => self.mask_load(scratch, MachineOperand::Memory(Self::slot(slot))),
             ValuePlace::InCode => self.constant(value.index(), scratch),
         }
         scratch
@@ -207,8 +295,8 @@ impl Emitter<'_> {
     fn result(&self, value: ValueId) -> u8 {
         match (self.place(value), self.steps.values[value.index()].group) {
             (ValuePlace::Register(register), _) => register,
-            (_, RegisterGroup::Vectors) => SCRATCH[2],
-            (_, RegisterGroup::Masks) => SCRATCH_MASKS[0],
+            (_, RegisterGroup::Vectors) => self.registers.scratch[2],
+            (_, RegisterGroup::Masks) => self.registers.scratch_masks[0],
         }
     }
 
@@ -217,21 +305,28 @@ impl Emitter<'_> {
         let ValuePlace::Slot(slot) = self.place(value) else { return };
         match self.steps.values[value.index()].group {
             RegisterGroup::Vectors => {
-                self.plain(&encode::STORE, VectorLength::L512, SCRATCH[2], MachineOperand::Memory(Self::slot(slot)));
+                self.plain(
+                    &encode::STORE,
+                    self.whole(),
+                    self.registers.scratch[2],
+                    MachineOperand::Memory(Self::slot(slot)),
+                );
             }
-            RegisterGroup::Masks => self.e.mask_store(Self::slot(slot), SCRATCH_MASKS[0]),
+            RegisterGroup::Masks => self.mask_store(Self::slot(slot), self.registers.scratch_masks[0]),
         }
     }
 
     /// Returns the last source of an instruction, which may be in memory.
     fn operand(&mut self, step: &VectorStep, value: ValueId, scratch: u8) -> MachineOperand {
         if self.steps.values[value.index()].group == RegisterGroup::Masks {
-            return MachineOperand::Register(self.mask_in(value, SCRATCH_MASKS[1]));
+            return MachineOperand::Register(self.mask_in(value, self.registers.scratch_masks[1]));
         }
         let size = if step.op.w { 8 } else { 4 };
         match (self.place(value), self.steps.values[value.index()].lifetime) {
             (ValuePlace::Slot(slot), _) => MachineOperand::Memory(Self::slot(slot)),
-            (ValuePlace::InCode, Lifetime::Constant { size: of, .. }) if step.op.may_broadcast && of == size => {
+            (ValuePlace::InCode, Lifetime::Constant { size: of, .. })
+                if self.set == LaneInstructions::Avx512 && step.op.may_broadcast && of == size =>
+            {
                 MachineOperand::Broadcast(Address::InCode(self.constants[value.index()]))
             }
             _ => MachineOperand::Register(self.vector_in(value, scratch)),
@@ -239,29 +334,33 @@ impl Emitter<'_> {
     }
 
     fn vector(&mut self, step: &VectorStep) {
+        if self.set == LaneInstructions::Avx2 {
+            self.avx2_vector(step);
+            return;
+        }
         let dst = self.result(step.dst);
         if let Some(before) = step.before {
             match self.place(before) {
                 ValuePlace::Register(register) if register == dst => {}
                 ValuePlace::Register(register) => {
-                    self.plain(&encode::COPY, VectorLength::L512, dst, MachineOperand::Register(register));
+                    self.plain(&encode::COPY, self.whole(), dst, MachineOperand::Register(register));
                 }
                 _ => _ = self.vector_in(before, dst),
             }
         }
         let predicate = step.mask.map_or(Predicate::NONE, |mask| {
-            let mask = self.mask_in(mask, SCRATCH_MASKS[1]);
+            let mask = self.mask_in(mask, self.registers.scratch_masks[1]);
             Predicate { mask, zeroing: step.zeroing }
         });
         let (registers, rm) = match step.sources {
             [Some(a), Some(b)] => {
-                let a = self.vector_in(a, SCRATCH[0]);
-                ([dst, a], self.operand(step, b, SCRATCH[1]))
+                let a = self.vector_in(a, self.registers.scratch[0]);
+                ([dst, a], self.operand(step, b, self.registers.scratch[1]))
             }
             [Some(a), None] if step.op.form == encode::OperandForm::Mr => {
-                ([self.vector_in(a, SCRATCH[0]), 0], MachineOperand::Register(dst))
+                ([self.vector_in(a, self.registers.scratch[0]), 0], MachineOperand::Register(dst))
             }
-            [Some(a), None] => ([dst, 0], self.operand(step, a, SCRATCH[0])),
+            [Some(a), None] => ([dst, 0], self.operand(step, a, self.registers.scratch[0])),
             [None, _] => panic!("an instruction has a source"),
         };
         self.e.vector(step.op, step.length, registers, rm, predicate, step.immediate);
@@ -270,34 +369,55 @@ impl Emitter<'_> {
 
     /// Loads a mask from a byte for each lane.
     fn load_bytes(&mut self, from: Address, mask: u8) {
-        let (op, scratch) = match self.lanes {
-            LaneCount::Sixteen => (&encode::LOAD, SCRATCH[0]),
-            LaneCount::Eight => (&encode::LOAD_8, SCRATCH[0]),
-        };
+        if self.set == LaneInstructions::Avx2 {
+            self.avx2_load_bytes(from, mask);
+            return;
+        }
+        let op = if self.lanes == LaneCount::Sixteen { &encode::LOAD } else { &encode::LOAD_8 };
+        let scratch = self.registers.scratch[0];
         self.plain(op, VectorLength::L128, scratch, MachineOperand::Memory(from));
         let rm = MachineOperand::Register(scratch);
         self.e.vector(&encode::TEST_BYTES, VectorLength::L128, [mask, scratch], rm, Predicate::NONE, None);
+    }
+
+    /// Stores a byte for each lane of a mask.
+    fn store_bytes(&mut self, to: Address, mask: u8) {
+        let bytes = self.registers.scratch[0];
+        match self.set {
+            LaneInstructions::Avx512 => {
+                self.plain(&encode::MASK_TO_BYTES, VectorLength::L128, bytes, MachineOperand::Register(mask));
+            }
+            LaneInstructions::Avx2 => self.avx2_mask_to_bytes(bytes, mask),
+        }
+        // True is 1, and was -1.
+        self.plain(&encode::ABS_BYTES, VectorLength::L128, bytes, MachineOperand::Register(bytes));
+        let op = match self.lanes {
+            LaneCount::Sixteen => &encode::STORE,
+            LaneCount::Eight => &encode::STORE_8,
+            LaneCount::Four => &encode::AVX2_STORE_4,
+        };
+        self.plain(op, VectorLength::L128, bytes, MachineOperand::Memory(to));
     }
 
     fn step(&mut self, step: &CodeStep) {
         match step {
             CodeStep::Vector(step) => self.vector(step),
             &CodeStep::Mask { op, dst, a, b } => {
-                let a = self.mask_in(a, SCRATCH_MASKS[0]);
-                let b = self.mask_in(b, SCRATCH_MASKS[1]);
-                self.e.mask(op, self.result(dst), a, b);
+                let a = self.mask_in(a, self.registers.scratch_masks[0]);
+                let b = self.mask_in(b, self.registers.scratch_masks[1]);
+                self.mask_op(op, self.result(dst), a, b);
                 self.finish_result(dst);
             }
             &CodeStep::MaskNot { dst, src } => {
-                let src = self.mask_in(src, SCRATCH_MASKS[0]);
-                self.e.mask_not(self.result(dst), src);
+                let src = self.mask_in(src, self.registers.scratch_masks[0]);
+                self.mask_not(self.result(dst), src);
                 self.finish_result(dst);
             }
             &CodeStep::MaskCopy { dst, src } => {
-                let src = self.mask_in(src, SCRATCH_MASKS[0]);
+                let src = self.mask_in(src, self.registers.scratch_masks[0]);
                 let to = self.result(dst);
                 if to != src {
-                    self.e.mask_load(to, MachineOperand::Register(src));
+                    self.mask_load(to, MachineOperand::Register(src));
                 }
                 self.finish_result(dst);
             }
@@ -312,46 +432,54 @@ impl Emitter<'_> {
             }
             &CodeStep::StoreRow { row, size: 1, src } => {
                 let to = self.row(row, 1);
-                let src = self.mask_in(src, SCRATCH_MASKS[0]);
-                let bytes = SCRATCH[0];
-                self.plain(&encode::MASK_TO_BYTES, VectorLength::L128, bytes, MachineOperand::Register(src));
-                // True is 1, and was -1.
-                self.plain(&encode::ABS_BYTES, VectorLength::L128, bytes, MachineOperand::Register(bytes));
-                let op = match self.lanes {
-                    LaneCount::Sixteen => &encode::STORE,
-                    LaneCount::Eight => &encode::STORE_8,
-                };
-                self.plain(op, VectorLength::L128, bytes, MachineOperand::Memory(to));
+                let src = self.mask_in(src, self.registers.scratch_masks[0]);
+                self.store_bytes(to, src);
             }
             &CodeStep::StoreRow { row, size, src } => {
                 let to = self.row(row, size);
-                let src = self.vector_in(src, SCRATCH[0]);
+                let src = self.vector_in(src, self.registers.scratch[0]);
                 self.plain(&encode::STORE, self.lanes.length(size), src, MachineOperand::Memory(to));
             }
             &CodeStep::WithinTensor { tensor, places, dst } => {
-                let places = self.vector_in(places, SCRATCH[0]);
+                let places = self.vector_in(places, self.registers.scratch[0]);
                 self.tensor(tensor);
                 let n = Address::Based { base: OTHER, index: None, displacement: offset_of!(CodeTensor, n) as i32 };
                 let to = self.result(dst);
-                let (op, rm) = (&encode::COMPARE_U32, MachineOperand::Broadcast(n));
-                self.e.vector(op, self.lanes.length(4), [to, places], rm, Predicate::NONE, Some(LESS[1]));
+                match self.set {
+                    LaneInstructions::Avx512 => {
+                        let (op, rm) = (&encode::COMPARE_U32, MachineOperand::Broadcast(n));
+                        self.e.vector(op, self.lanes.length(4), [to, places], rm, Predicate::NONE, Some(LESS[1]));
+                    }
+                    LaneInstructions::Avx2 => {
+                        let limit = self.registers.scratch[1];
+                        self.plain(&encode::BROADCAST_32, VectorLength::L256, limit, MachineOperand::Memory(n));
+                        self.avx2_compare(&encode::COMPARE_U32, to, [places, limit], LESS[1]);
+                    }
+                }
                 self.finish_result(dst);
             }
             &CodeStep::Gather { tensor, size, places, mask, dst } => {
-                let places = self.vector_in(places, SCRATCH[0]);
-                let mask = self.mask_in(mask, SCRATCH_MASKS[1]);
+                let places = self.vector_in(places, self.registers.scratch[0]);
                 // The instruction clears its mask.
-                if mask != SCRATCH_MASKS[1] {
-                    self.e.mask_load(SCRATCH_MASKS[1], MachineOperand::Register(mask));
+                let cleared = self.registers.scratch_masks[1];
+                let mask = match self.set {
+                    LaneInstructions::Avx512 => self.mask_in(mask, cleared),
+                    LaneInstructions::Avx2 => self.avx2_mask_of(mask, size),
+                };
+                if mask != cleared {
+                    self.mask_load(cleared, MachineOperand::Register(mask));
                 }
                 self.tensor(tensor);
                 self.e.load(OTHER, Address::Based { base: OTHER, index: None, displacement: 0 });
                 let to = self.result(dst);
                 // So that the elements do not wait for earlier ones.
-                let rm = MachineOperand::Register(to);
-                self.e.vector(&encode::XOR_32, VectorLength::L512, [to, to], rm, Predicate::NONE, None);
-                let op = if size == 8 { &encode::GATHER_64 } else { &encode::GATHER_32 };
-                self.e.gather(op, self.lanes.length(size), to, (OTHER, places), SCRATCH_MASKS[1]);
+                self.three(&encode::XOR_32, self.whole(), [to, to], MachineOperand::Register(to), None);
+                let (op, length) =
+                    (if size == 8 { &encode::GATHER_64 } else { &encode::GATHER_32 }, self.lanes.length(size));
+                match self.set {
+                    LaneInstructions::Avx512 => self.e.gather(op, length, to, (OTHER, places), cleared),
+                    LaneInstructions::Avx2 => self.e.avx2_gather(op, length, to, (OTHER, places), cleared),
+                }
                 self.finish_result(dst);
             }
             &CodeStep::ReadForAll { tensor, size, place, dst } => {
@@ -361,25 +489,25 @@ impl Emitter<'_> {
                 let from = MachineOperand::Memory(Address::Based { base: OTHER, index: None, displacement });
                 let op = if size == 8 { &encode::BROADCAST_64 } else { &encode::BROADCAST_32 };
                 let to = self.result(dst);
-                self.plain(op, VectorLength::L512, to, from);
+                self.plain(op, self.whole(), to, from);
                 self.finish_result(dst);
             }
             CodeStep::Label { target, .. } => self.e.bind(self.targets[target.index()]),
             CodeStep::Jump(to) => self.e.jump(self.targets[to.index()]),
             &CodeStep::JumpIfNone { mask, to } => {
-                let mask = self.mask_in(mask, SCRATCH_MASKS[0]);
-                self.e.mask_test(mask);
+                let mask = self.mask_in(mask, self.registers.scratch_masks[0]);
+                self.mask_test(mask);
                 self.e.jump_if(JumpCondition::Zero, self.targets[to.index()]);
             }
             &CodeStep::DeclineIfAny(mask) => {
-                let mask = self.mask_in(mask, SCRATCH_MASKS[0]);
-                self.e.mask_test(mask);
+                let mask = self.mask_in(mask, self.registers.scratch_masks[0]);
+                self.mask_test(mask);
                 self.e.jump_if(JumpCondition::NotZero, self.decline);
             }
             CodeStep::Repeat(to) => {
                 let to = self.targets[to.index()];
                 let [over, look] = [(); 2].map(|()| self.e.label());
-                self.e.mask_test(self.register(ValueId::CURRENT));
+                self.mask_test(self.register(ValueId::CURRENT));
                 self.e.jump_if(JumpCondition::Zero, over);
                 self.e.add(ROUNDS_LEFT, -1);
                 self.e.jump_if(JumpCondition::NotZero, to);

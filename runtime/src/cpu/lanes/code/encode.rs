@@ -14,6 +14,10 @@
 pub(super) struct Gpr(u8);
 
 impl Gpr {
+    pub(super) fn number(self) -> u8 {
+        self.0
+    }
+
     pub(super) const RAX: Gpr = Gpr(0);
     pub(super) const RCX: Gpr = Gpr(1);
     pub(super) const RDX: Gpr = Gpr(2);
@@ -94,6 +98,10 @@ pub(super) enum Widths {
     Quadword,
     /// The elements are anywhere in memory, at indices of 4 bytes.
     Gathered,
+    /// The source is in memory, and a quarter or an eighth of the result.
+    Eighth,
+    /// The result is a general-purpose register.
+    ToGeneral,
 }
 
 /// An instruction on vectors.
@@ -114,6 +122,8 @@ pub(super) struct VectorOp {
     pub(super) may_broadcast: bool,
     /// Whether the previous elements of the result are an operand.
     pub(super) accumulates: bool,
+    /// Whether AVX2 has the instruction.
+    in_avx2: bool,
 }
 
 macro_rules! vector_ops {
@@ -142,44 +152,45 @@ const fn vector_op(name: &'static str, form: OperandForm, widths: Widths, code: 
         has_immediate: false,
         may_broadcast: false,
         accumulates: false,
+        in_avx2: false,
     }
 }
 
 vector_ops! {
-    ADD_F32 "vaddps" Rvm Same 1 0 0 0x58 may_broadcast;
-    ADD_F64 "vaddpd" Rvm Same 1 1 1 0x58 may_broadcast;
-    SUB_F32 "vsubps" Rvm Same 1 0 0 0x5c may_broadcast;
-    SUB_F64 "vsubpd" Rvm Same 1 1 1 0x5c may_broadcast;
-    MUL_F32 "vmulps" Rvm Same 1 0 0 0x59 may_broadcast;
-    MUL_F64 "vmulpd" Rvm Same 1 1 1 0x59 may_broadcast;
-    DIV_F32 "vdivps" Rvm Same 1 0 0 0x5e may_broadcast;
-    DIV_F64 "vdivpd" Rvm Same 1 1 1 0x5e may_broadcast;
-    MIN_F32 "vminps" Rvm Same 1 0 0 0x5d may_broadcast;
-    MIN_F64 "vminpd" Rvm Same 1 1 1 0x5d may_broadcast;
-    MAX_F32 "vmaxps" Rvm Same 1 0 0 0x5f may_broadcast;
-    MAX_F64 "vmaxpd" Rvm Same 1 1 1 0x5f may_broadcast;
-    SQRT_F32 "vsqrtps" Rm Same 1 0 0 0x51 may_broadcast;
-    SQRT_F64 "vsqrtpd" Rm Same 1 1 1 0x51 may_broadcast;
-    MUL_ADD_F32 "vfmadd231ps" Rvm Same 2 1 0 0xb8 may_broadcast accumulates;
-    MUL_ADD_F64 "vfmadd231pd" Rvm Same 2 1 1 0xb8 may_broadcast accumulates;
+    ADD_F32 "vaddps" Rvm Same 1 0 0 0x58 may_broadcast in_avx2;
+    ADD_F64 "vaddpd" Rvm Same 1 1 1 0x58 may_broadcast in_avx2;
+    SUB_F32 "vsubps" Rvm Same 1 0 0 0x5c may_broadcast in_avx2;
+    SUB_F64 "vsubpd" Rvm Same 1 1 1 0x5c may_broadcast in_avx2;
+    MUL_F32 "vmulps" Rvm Same 1 0 0 0x59 may_broadcast in_avx2;
+    MUL_F64 "vmulpd" Rvm Same 1 1 1 0x59 may_broadcast in_avx2;
+    DIV_F32 "vdivps" Rvm Same 1 0 0 0x5e may_broadcast in_avx2;
+    DIV_F64 "vdivpd" Rvm Same 1 1 1 0x5e may_broadcast in_avx2;
+    MIN_F32 "vminps" Rvm Same 1 0 0 0x5d may_broadcast in_avx2;
+    MIN_F64 "vminpd" Rvm Same 1 1 1 0x5d may_broadcast in_avx2;
+    MAX_F32 "vmaxps" Rvm Same 1 0 0 0x5f may_broadcast in_avx2;
+    MAX_F64 "vmaxpd" Rvm Same 1 1 1 0x5f may_broadcast in_avx2;
+    SQRT_F32 "vsqrtps" Rm Same 1 0 0 0x51 may_broadcast in_avx2;
+    SQRT_F64 "vsqrtpd" Rm Same 1 1 1 0x51 may_broadcast in_avx2;
+    MUL_ADD_F32 "vfmadd231ps" Rvm Same 2 1 0 0xb8 may_broadcast accumulates in_avx2;
+    MUL_ADD_F64 "vfmadd231pd" Rvm Same 2 1 1 0xb8 may_broadcast accumulates in_avx2;
     ROUND_F32 "vrndscaleps" Rm Same 3 1 0 0x08 may_broadcast has_immediate;
     ROUND_F64 "vrndscalepd" Rm Same 3 1 1 0x09 may_broadcast has_immediate;
-    COMPARE_F32 "vcmpps" Rvm MaskResult 1 0 0 0xc2 may_broadcast has_immediate;
-    COMPARE_F64 "vcmppd" Rvm MaskResult 1 1 1 0xc2 may_broadcast has_immediate;
+    COMPARE_F32 "vcmpps" Rvm MaskResult 1 0 0 0xc2 may_broadcast has_immediate in_avx2;
+    COMPARE_F64 "vcmppd" Rvm MaskResult 1 1 1 0xc2 may_broadcast has_immediate in_avx2;
 
-    ADD_I32 "vpaddd" Rvm Same 1 1 0 0xfe may_broadcast;
-    ADD_I64 "vpaddq" Rvm Same 1 1 1 0xd4 may_broadcast;
-    SUB_I32 "vpsubd" Rvm Same 1 1 0 0xfa may_broadcast;
-    SUB_I64 "vpsubq" Rvm Same 1 1 1 0xfb may_broadcast;
-    MUL_I32 "vpmulld" Rvm Same 2 1 0 0x40 may_broadcast;
+    ADD_I32 "vpaddd" Rvm Same 1 1 0 0xfe may_broadcast in_avx2;
+    ADD_I64 "vpaddq" Rvm Same 1 1 1 0xd4 may_broadcast in_avx2;
+    SUB_I32 "vpsubd" Rvm Same 1 1 0 0xfa may_broadcast in_avx2;
+    SUB_I64 "vpsubq" Rvm Same 1 1 1 0xfb may_broadcast in_avx2;
+    MUL_I32 "vpmulld" Rvm Same 2 1 0 0x40 may_broadcast in_avx2;
     MUL_I64 "vpmullq" Rvm Same 2 1 1 0x40 may_broadcast;
-    MIN_I32 "vpminsd" Rvm Same 2 1 0 0x39 may_broadcast;
+    MIN_I32 "vpminsd" Rvm Same 2 1 0 0x39 may_broadcast in_avx2;
     MIN_I64 "vpminsq" Rvm Same 2 1 1 0x39 may_broadcast;
-    MIN_U32 "vpminud" Rvm Same 2 1 0 0x3b may_broadcast;
-    MAX_I32 "vpmaxsd" Rvm Same 2 1 0 0x3d may_broadcast;
+    MIN_U32 "vpminud" Rvm Same 2 1 0 0x3b may_broadcast in_avx2;
+    MAX_I32 "vpmaxsd" Rvm Same 2 1 0 0x3d may_broadcast in_avx2;
     MAX_I64 "vpmaxsq" Rvm Same 2 1 1 0x3d may_broadcast;
-    MAX_U32 "vpmaxud" Rvm Same 2 1 0 0x3f may_broadcast;
-    ABS_I32 "vpabsd" Rm Same 2 1 0 0x1e may_broadcast;
+    MAX_U32 "vpmaxud" Rvm Same 2 1 0 0x3f may_broadcast in_avx2;
+    ABS_I32 "vpabsd" Rm Same 2 1 0 0x1e may_broadcast in_avx2;
     ABS_I64 "vpabsq" Rm Same 2 1 1 0x1f may_broadcast;
     AND_32 "vpandd" Rvm Same 1 1 0 0xdb may_broadcast;
     AND_64 "vpandq" Rvm Same 1 1 1 0xdb may_broadcast;
@@ -187,16 +198,16 @@ vector_ops! {
     OR_64 "vporq" Rvm Same 1 1 1 0xeb may_broadcast;
     XOR_32 "vpxord" Rvm Same 1 1 0 0xef may_broadcast;
     XOR_64 "vpxorq" Rvm Same 1 1 1 0xef may_broadcast;
-    SHIFT_LEFT_32 "vpsllvd" Rvm Same 2 1 0 0x47 may_broadcast;
-    SHIFT_LEFT_64 "vpsllvq" Rvm Same 2 1 1 0x47 may_broadcast;
-    SHIFT_RIGHT_U32 "vpsrlvd" Rvm Same 2 1 0 0x45 may_broadcast;
-    SHIFT_RIGHT_I32 "vpsravd" Rvm Same 2 1 0 0x46 may_broadcast;
+    SHIFT_LEFT_32 "vpsllvd" Rvm Same 2 1 0 0x47 may_broadcast in_avx2;
+    SHIFT_LEFT_64 "vpsllvq" Rvm Same 2 1 1 0x47 may_broadcast in_avx2;
+    SHIFT_RIGHT_U32 "vpsrlvd" Rvm Same 2 1 0 0x45 may_broadcast in_avx2;
+    SHIFT_RIGHT_I32 "vpsravd" Rvm Same 2 1 0 0x46 may_broadcast in_avx2;
     SHIFT_RIGHT_I64 "vpsravq" Rvm Same 2 1 1 0x46 may_broadcast;
-    SHIFT_LEFT_BY_32 "vpslld" Vm/6 Same 1 1 0 0x72 may_broadcast has_immediate;
-    SHIFT_LEFT_BY_64 "vpsllq" Vm/6 Same 1 1 1 0x73 may_broadcast has_immediate;
-    SHIFT_RIGHT_BY_U32 "vpsrld" Vm/2 Same 1 1 0 0x72 may_broadcast has_immediate;
-    SHIFT_RIGHT_BY_U64 "vpsrlq" Vm/2 Same 1 1 1 0x73 may_broadcast has_immediate;
-    SHIFT_RIGHT_BY_I32 "vpsrad" Vm/4 Same 1 1 0 0x72 may_broadcast has_immediate;
+    SHIFT_LEFT_BY_32 "vpslld" Vm/6 Same 1 1 0 0x72 may_broadcast has_immediate in_avx2;
+    SHIFT_LEFT_BY_64 "vpsllq" Vm/6 Same 1 1 1 0x73 may_broadcast has_immediate in_avx2;
+    SHIFT_RIGHT_BY_U32 "vpsrld" Vm/2 Same 1 1 0 0x72 may_broadcast has_immediate in_avx2;
+    SHIFT_RIGHT_BY_U64 "vpsrlq" Vm/2 Same 1 1 1 0x73 may_broadcast has_immediate in_avx2;
+    SHIFT_RIGHT_BY_I32 "vpsrad" Vm/4 Same 1 1 0 0x72 may_broadcast has_immediate in_avx2;
     SHIFT_RIGHT_BY_I64 "vpsraq" Vm/4 Same 1 1 1 0x72 may_broadcast has_immediate;
     COMPARE_I32 "vpcmpd" Rvm MaskResult 3 1 0 0x1f may_broadcast has_immediate;
     COMPARE_I64 "vpcmpq" Rvm MaskResult 3 1 1 0x1f may_broadcast has_immediate;
@@ -205,38 +216,65 @@ vector_ops! {
     BLEND_32 "vpblendmd" Rvm Same 2 1 0 0x64 may_broadcast;
     BLEND_64 "vpblendmq" Rvm Same 2 1 1 0x64 may_broadcast;
 
-    I32_TO_F32 "vcvtdq2ps" Rm Same 1 0 0 0x5b may_broadcast;
+    I32_TO_F32 "vcvtdq2ps" Rm Same 1 0 0 0x5b may_broadcast in_avx2;
     U32_TO_F32 "vcvtudq2ps" Rm Same 1 3 0 0x7a may_broadcast;
-    I32_TO_F64 "vcvtdq2pd" Rm HalfSource 1 2 0 0xe6 may_broadcast;
+    I32_TO_F64 "vcvtdq2pd" Rm HalfSource 1 2 0 0xe6 may_broadcast in_avx2;
     U32_TO_F64 "vcvtudq2pd" Rm HalfSource 1 2 0 0x7a may_broadcast;
     I64_TO_F32 "vcvtqq2ps" Rm HalfResult 1 0 1 0x5b may_broadcast;
     I64_TO_F64 "vcvtqq2pd" Rm Same 1 2 1 0xe6 may_broadcast;
-    F32_TO_F64 "vcvtps2pd" Rm HalfSource 1 0 0 0x5a may_broadcast;
-    F64_TO_F32 "vcvtpd2ps" Rm HalfResult 1 1 1 0x5a may_broadcast;
-    F32_TO_I32 "vcvttps2dq" Rm Same 1 2 0 0x5b may_broadcast;
+    F32_TO_F64 "vcvtps2pd" Rm HalfSource 1 0 0 0x5a may_broadcast in_avx2;
+    F64_TO_F32 "vcvtpd2ps" Rm HalfResult 1 1 1 0x5a may_broadcast in_avx2;
+    F32_TO_I32 "vcvttps2dq" Rm Same 1 2 0 0x5b may_broadcast in_avx2;
     F32_TO_U32 "vcvttps2udq" Rm Same 1 0 0 0x78 may_broadcast;
     F32_TO_I64 "vcvttps2qq" Rm HalfSource 1 1 0 0x7a may_broadcast;
-    F64_TO_I32 "vcvttpd2dq" Rm HalfResult 1 1 1 0xe6 may_broadcast;
+    F64_TO_I32 "vcvttpd2dq" Rm HalfResult 1 1 1 0xe6 may_broadcast in_avx2;
     F64_TO_U32 "vcvttpd2udq" Rm HalfResult 1 0 1 0x78 may_broadcast;
     F64_TO_I64 "vcvttpd2qq" Rm Same 1 1 1 0x7a may_broadcast;
-    EXTEND_I32 "vpmovsxdq" Rm HalfSource 2 1 0 0x25;
-    EXTEND_U32 "vpmovzxdq" Rm HalfSource 2 1 0 0x35;
+    EXTEND_I32 "vpmovsxdq" Rm HalfSource 2 1 0 0x25 in_avx2;
+    EXTEND_U32 "vpmovzxdq" Rm HalfSource 2 1 0 0x35 in_avx2;
     NARROW_64 "vpmovqd" Mr HalfResult 2 2 0 0x35;
 
-    LOAD "vmovups" Rm Same 1 0 0 0x10;
-    STORE "vmovups" Mr Same 1 0 0 0x11;
-    COPY "vmovaps" Rm Same 1 0 0 0x28;
+    LOAD "vmovups" Rm Same 1 0 0 0x10 in_avx2;
+    STORE "vmovups" Mr Same 1 0 0 0x11 in_avx2;
+    COPY "vmovaps" Rm Same 1 0 0 0x28 in_avx2;
     COPY_32 "vmovdqa32" Rm Same 1 1 0 0x6f;
     COPY_64 "vmovdqa64" Rm Same 1 1 1 0x6f;
     BROADCAST_32 "vpbroadcastd" Rm Same 2 1 0 0x58;
     BROADCAST_64 "vpbroadcastq" Rm Same 2 1 1 0x59;
     LOAD_8 "vmovq" Rm Quadword 1 2 1 0x7e;
-    STORE_8 "vmovq" Mr Quadword 1 1 1 0xd6;
-    GATHER_32 "vgatherdps" Rm Gathered 2 1 0 0x92;
-    GATHER_64 "vgatherdpd" Rm Gathered 2 1 1 0x92;
+    STORE_8 "vmovq" Mr Quadword 1 1 1 0xd6 in_avx2;
+    GATHER_32 "vgatherdps" Rm Gathered 2 1 0 0x92 in_avx2;
+    GATHER_64 "vgatherdpd" Rm Gathered 2 1 1 0x92 in_avx2;
+
+    // Those that AVX-512 has in another form.
+    AVX2_AND "vpand" Rvm Same 1 1 0 0xdb in_avx2;
+    AVX2_AND_NOT "vpandn" Rvm Same 1 1 0 0xdf in_avx2;
+    AVX2_OR "vpor" Rvm Same 1 1 0 0xeb in_avx2;
+    AVX2_XOR "vpxor" Rvm Same 1 1 0 0xef in_avx2;
+    AVX2_COPY "vmovdqa" Rm Same 1 1 0 0x6f in_avx2;
+    AVX2_ROUND_F32 "vroundps" Rm Same 3 1 0 0x08 has_immediate in_avx2;
+    AVX2_ROUND_F64 "vroundpd" Rm Same 3 1 0 0x09 has_immediate in_avx2;
+    AVX2_BROADCAST_32 "vpbroadcastd" Rm Same 2 1 0 0x58 in_avx2;
+    AVX2_BROADCAST_64 "vpbroadcastq" Rm Same 2 1 0 0x59 in_avx2;
+    AVX2_EQUAL_32 "vpcmpeqd" Rvm Same 1 1 0 0x76 in_avx2;
+    AVX2_EQUAL_64 "vpcmpeqq" Rvm Same 2 1 0 0x29 in_avx2;
+    AVX2_GREATER_32 "vpcmpgtd" Rvm Same 1 1 0 0x66 in_avx2;
+    AVX2_GREATER_64 "vpcmpgtq" Rvm Same 2 1 0 0x37 in_avx2;
+    AVX2_MUL_U32 "vpmuludq" Rvm Same 1 1 0 0xf4 in_avx2;
+    AVX2_BLEND "vblendvps" Rvm Same 3 1 0 0x4a has_immediate in_avx2;
+    AVX2_TEST "vptest" Rm Same 2 1 0 0x17 in_avx2;
+    AVX2_UPPER_HALF "vextracti128" Mr HalfResult 3 1 0 0x39 has_immediate in_avx2;
+    AVX2_SHUFFLE "vshufps" Rvm Same 1 0 0 0xc6 has_immediate in_avx2;
+    AVX2_PACK_32 "vpackssdw" Rvm Same 1 1 0 0x6b in_avx2;
+    AVX2_PACK_16 "vpacksswb" Rvm Same 1 1 0 0x63 in_avx2;
+    AVX2_BYTES_TO_32 "vpmovzxbd" Rm Eighth 2 1 0 0x31 in_avx2;
+    AVX2_BYTES_TO_64 "vpmovzxbq" Rm Eighth 2 1 0 0x32 in_avx2;
+    AVX2_STORE_4 "vmovd" Mr Quadword 1 1 0 0x7e in_avx2;
+    AVX2_SIGNS_32 "vmovmskps" Rm ToGeneral 1 0 0 0x50 in_avx2;
+    AVX2_SIGNS_64 "vmovmskpd" Rm ToGeneral 1 1 0 0x50 in_avx2;
     TEST_BYTES "vptestmb" Rvm MaskResult 2 1 0 0x26;
     MASK_TO_BYTES "vpmovm2b" Rm MaskSource 2 2 0 0x28;
-    ABS_BYTES "vpabsb" Rm Same 2 1 0 0x1c;
+    ABS_BYTES "vpabsb" Rm Same 2 1 0 0x1c in_avx2;
 }
 
 /// An operation on two masks.
@@ -374,6 +412,53 @@ impl Encoder {
         ]);
         self.operands(reg, rm, usize::from(op.has_immediate));
         self.code.extend(immediate);
+    }
+
+    /// Adds an instruction of AVX2, like [`vector`](Self::vector) without a predicate. The
+    /// registers are among the first 16.
+    pub(super) fn avx2(
+        &mut self,
+        op: &VectorOp,
+        length: VectorLength,
+        registers: [u8; 2],
+        rm: MachineOperand,
+        immediate: Option<u8>,
+    ) {
+        assert!(op.in_avx2 && op.has_immediate == immediate.is_some() && length < VectorLength::L512, "{}", op.name);
+        let (reg, vvvv) = match op.form {
+            OperandForm::Rvm => (registers[0], registers[1]),
+            OperandForm::Rm | OperandForm::Mr => (registers[0], 0),
+            OperandForm::Vm(number) => (number, registers[0]),
+        };
+        self.avx2_prefix(op, length, [reg, vvvv], Self::extensions(rm));
+        self.operands(reg, rm, usize::from(op.has_immediate));
+        self.code.extend(immediate);
+    }
+
+    fn avx2_prefix(&mut self, op: &VectorOp, length: VectorLength, [reg, vvvv]: [u8; 2], [b, x]: [bool; 2]) {
+        self.code.extend([
+            0xc4,
+            u8::from(reg & 8 == 0) << 7 | u8::from(!x) << 6 | u8::from(!b) << 5 | op.map,
+            u8::from(op.w) << 7 | (!vvvv & 15) << 3 | (length as u8) << 2 | op.prefix,
+            op.opcode,
+        ]);
+    }
+
+    /// Reads elements like [`gather`](Self::gather), where the highest bits of elements of the
+    /// mask, a vector, are set. All three registers differ.
+    pub(super) fn avx2_gather(
+        &mut self,
+        op: &VectorOp,
+        length: VectorLength,
+        dst: u8,
+        (base, indices): (Gpr, u8),
+        mask: u8,
+    ) {
+        assert!(dst != indices && mask != dst && mask != indices && op.widths == Widths::Gathered, "{}", op.name);
+        self.avx2_prefix(op, length, [dst, mask], [base.0 & 8 != 0, indices & 8 != 0]);
+        let scale = if op.w { 3 } else { 2 };
+        assert_ne!(base.0 & 7, 5, "a base without displacement");
+        self.code.extend([(dst & 7) << 3 | 4, scale << 6 | (indices & 7) << 3 | base.0 & 7]);
     }
 
     /// Reads elements of the mask from the address in a register plus indices times their size, and
@@ -529,6 +614,43 @@ impl Encoder {
 }
 
 impl VectorOp {
+    /// Returns the instruction of AVX2 that computes the same, if there is one without a mask.
+    pub(super) fn of_avx2(&self) -> Option<VectorOp> {
+        let others = [
+            (AND_32, AVX2_AND),
+            (AND_64, AVX2_AND),
+            (OR_32, AVX2_OR),
+            (OR_64, AVX2_OR),
+            (XOR_32, AVX2_XOR),
+            (XOR_64, AVX2_XOR),
+            (COPY_32, AVX2_COPY),
+            (COPY_64, AVX2_COPY),
+            (ROUND_F32, AVX2_ROUND_F32),
+            (ROUND_F64, AVX2_ROUND_F64),
+            (BROADCAST_32, AVX2_BROADCAST_32),
+            (BROADCAST_64, AVX2_BROADCAST_64),
+        ];
+        let other = others.iter().find(|(op, _)| op == self).map(|&(_, other)| other);
+        other.or_else(|| self.in_avx2.then_some(*self))
+    }
+
+    /// Returns whether AVX2 computes the same, also with several instructions.
+    pub(super) fn is_possible_with_avx2(&self) -> bool {
+        let compared = [COMPARE_I32, COMPARE_I64, COMPARE_U32, COMPARE_U64];
+        let several = [BLEND_32, BLEND_64, SHIFT_RIGHT_BY_I64, MUL_I64, NARROW_64];
+        self.of_avx2().is_some() || compared.contains(self) || several.contains(self)
+    }
+
+    /// Returns the size of the elements of the result in bytes.
+    pub(super) fn result_size(&self) -> usize {
+        match self.widths {
+            Widths::HalfSource => 8,
+            Widths::HalfResult => 4,
+            _ if self.w => 8,
+            _ => 4,
+        }
+    }
+
     /// Returns whether the instruction copies its source.
     pub(super) fn is_copy(&self) -> bool {
         *self == COPY_32 || *self == COPY_64

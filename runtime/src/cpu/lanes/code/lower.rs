@@ -14,7 +14,7 @@ use super::encode::{self as x86, MaskOp};
 use super::liveness::{RowLiveness, Rows};
 use super::scalar::{Functions, has_eight_bytes, is_supported};
 use super::steps::{CodeStep, CodeSteps, Lifetime, RegisterGroup, StepTarget, ValueId, VectorStep};
-use super::{CodeSource, LaneBody, LaneCount, LoopBlocks};
+use super::{CodeSource, LaneBody, LaneCount, LaneInstructions, LoopBlocks};
 use crate::cpu::compile::ScalarOp;
 use crate::cpu::lanes::program::{BlockEnd, ElementIndex, ElementSource, LaneOp, RowId, RowStart};
 use anabranch_dsl::DType;
@@ -59,9 +59,8 @@ fn form(op: ScalarOp) -> Option<ScalarExpr> {
     }
 }
 
-/// Returns the number of lanes of a vector in which the operations compute: as many as have room
-/// for their largest elements.
-fn lanes<'a>(body: LaneBody<'_>, ops: impl Iterator<Item = &'a LaneOp>) -> LaneCount {
+/// Returns the size of the largest elements of operations, 4 or 8 bytes.
+fn largest<'a>(body: LaneBody<'_>, ops: impl Iterator<Item = &'a LaneOp>) -> usize {
     let has_large = |row: RowId| body.rows[usize::from(row)].size == 8;
     let is_large = |op: &LaneOp| match op {
         LaneOp::Function { op, dst, args, .. } => {
@@ -73,37 +72,44 @@ fn lanes<'a>(body: LaneBody<'_>, ops: impl Iterator<Item = &'a LaneOp>) -> LaneC
         LaneOp::ReadElement { dst, index, .. } => {
             has_large(*dst) || index.is_some_and(|index| index.dtype == DType::I64)
         }
-        LaneOp::Branches { arms, .. } => arms.iter().any(|arm| lanes(body, arm.iter()) == LaneCount::Eight),
+        LaneOp::Branches { arms, .. } => arms.iter().any(|arm| largest(body, arm.iter()) == 8),
         _ => false,
     };
-    if ops.into_iter().any(is_large) { LaneCount::Eight } else { LaneCount::Sixteen }
+    if ops.into_iter().any(is_large) { 8 } else { 4 }
 }
 
 /// Returns whether there are steps for an operation.
-pub(super) fn has_steps(body: LaneBody<'_>, op: &LaneOp) -> bool {
-    let mut lowering = Lowering::new(body, lanes(body, std::iter::once(op)), true);
-    lowering.op(op).is_some()
+pub(super) fn has_steps(body: LaneBody<'_>, set: LaneInstructions, op: &LaneOp) -> bool {
+    let mut lowering = Lowering::new(body, set.lanes(largest(body, std::iter::once(op))), true);
+    lowering.op(op).is_some() && lowering.f.steps.are_possible_with(set)
 }
 
 /// Lowers operations that follow each other. Elements of the rows that are live after them are
 /// stored, if they change.
-pub(super) fn lower_run(body: LaneBody<'_>, ops: &[LaneOp], live: &Rows) -> Option<Lowered> {
-    let mut lowering = Lowering::new(body, lanes(body, ops.iter()), true);
+pub(super) fn lower_run(body: LaneBody<'_>, set: LaneInstructions, ops: &[LaneOp], live: &Rows) -> Option<Lowered> {
+    let mut lowering = Lowering::new(body, set.lanes(largest(body, ops.iter())), true);
     ops.iter().try_for_each(|op| lowering.op(op))?;
     lowering.assign(live);
     let brief = lowering.values.iter().filter(|&(row, _)| live.contains(row) && !lowering.is_passed_on(*row));
     let mut stored: Vec<(RowId, ValueId)> = brief.map(|(&row, &value)| (row, value)).collect();
     stored.sort_unstable();
-    Some(lowering.finish(stored, |_| true, |row| live.contains(&row)))
+    let lowered = lowering.finish(stored, |_| true, |row| live.contains(&row));
+    lowered.steps.are_possible_with(set).then_some(lowered)
 }
 
 /// Lowers the basic blocks of a loop.
-pub(super) fn lower_loop(body: LaneBody<'_>, blocks: &LoopBlocks, liveness: &RowLiveness) -> Option<Lowered> {
+pub(super) fn lower_loop(
+    body: LaneBody<'_>,
+    set: LaneInstructions,
+    blocks: &LoopBlocks,
+    liveness: &RowLiveness,
+) -> Option<Lowered> {
     let ops = blocks.range.clone().flat_map(|i| &body.blocks[usize::from(i)].ops);
-    let mut lowering = Lowering::new(body, lanes(body, ops), false);
+    let mut lowering = Lowering::new(body, set.lanes(largest(body, ops)), false);
     lowering.blocks(blocks, liveness)?;
     let (before, after) = (liveness.before(blocks.entry), liveness.before(blocks.exit));
-    Some(lowering.finish(Vec::new(), |row| before.contains(&row), |row| after.contains(&row)))
+    let lowered = lowering.finish(Vec::new(), |row| before.contains(&row), |row| after.contains(&row));
+    lowered.steps.are_possible_with(set).then_some(lowered)
 }
 
 /// Where lanes go from the end of a basic block.

@@ -12,9 +12,10 @@
 //! in a row. They read elements of tensors, and of elements of lists, at any places. Other
 //! operations on tensors, lists and stacks stay between the parts.
 //!
-//! Vectors have the full width of AVX-512, as many lanes as there is room for the largest numbers
-//! of the part; smaller numbers of such a part have shorter vectors. Bools are masks. Cranelift has
-//! no vectors of more than 128 bits, so instructions are [encoded](encode) here.
+//! Vectors have the full width of AVX-512 or AVX2, as many lanes as there is room for the largest
+//! numbers of the part; smaller numbers of such a part have shorter vectors. Bools are masks. Parts
+//! with operations for which AVX2 has no instructions stay as they are there. Cranelift has no
+//! vectors of more than 128 bits, so instructions are [encoded](encode) here.
 //!
 //! Invariants:
 //!
@@ -39,6 +40,7 @@ mod region;
 mod scalar;
 mod steps;
 
+use super::CodeVectors;
 use super::program::{BasicBlock, RowId, RowInfo};
 use super::rows::VectorBytes;
 use crate::cpu::compile::{Base, StackId};
@@ -56,13 +58,24 @@ use std::sync::atomic::AtomicBool;
 /// The number of lanes of a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LaneCount {
+    Four,
     Eight,
     Sixteen,
+}
+
+/// The instructions that code may consist of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LaneInstructions {
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512, of which F, BW, DQ and VL.
+    Avx512,
 }
 
 impl LaneCount {
     fn n(self) -> usize {
         match self {
+            LaneCount::Four => 4,
             LaneCount::Eight => 8,
             LaneCount::Sixteen => 16,
         }
@@ -70,11 +83,47 @@ impl LaneCount {
 
     /// Returns the length of vectors with elements of 4 or 8 bytes.
     fn length(self, size: usize) -> VectorLength {
-        match (self, size) {
-            (LaneCount::Eight, 4) => VectorLength::L256,
-            (LaneCount::Eight, 8) | (LaneCount::Sixteen, 4) => VectorLength::L512,
+        match self.n() * size {
+            16 => VectorLength::L128,
+            32 => VectorLength::L256,
+            64 => VectorLength::L512,
             _ => panic!("{self:?} elements of {size} bytes are no vector"),
         }
+    }
+}
+
+impl LaneInstructions {
+    /// Returns the number of lanes of a vector whose largest elements have a size.
+    fn lanes(self, size: usize) -> LaneCount {
+        match (self, size) {
+            (LaneInstructions::Avx2, 8) => LaneCount::Four,
+            (LaneInstructions::Avx2, _) | (LaneInstructions::Avx512, 8) => LaneCount::Eight,
+            (LaneInstructions::Avx512, _) => LaneCount::Sixteen,
+        }
+    }
+
+    /// Returns whether this processor has the instructions.
+    pub(super) fn is_supported(self) -> bool {
+        let has_avx2 = std::is_x86_feature_detected!("avx2")
+            && std::is_x86_feature_detected!("fma")
+            && std::is_x86_feature_detected!("popcnt");
+        let has_avx512 = || {
+            has_avx512f()
+                && std::is_x86_feature_detected!("avx512bw")
+                && std::is_x86_feature_detected!("avx512dq")
+                && std::is_x86_feature_detected!("avx512vl")
+        };
+        has_avx2 && (self == LaneInstructions::Avx2 || has_avx512())
+    }
+
+    /// Returns the widest vectors of this processor, up to a limit.
+    pub(super) fn widest(limit: CodeVectors) -> Option<LaneInstructions> {
+        let sets: &[LaneInstructions] = match limit {
+            CodeVectors::None => &[],
+            CodeVectors::UpTo256 => &[LaneInstructions::Avx2],
+            CodeVectors::Widest => &[LaneInstructions::Avx512, LaneInstructions::Avx2],
+        };
+        sets.iter().copied().find(|set| set.is_supported())
     }
 }
 
@@ -115,6 +164,7 @@ struct LaneFunction {
 /// The native code of a program.
 pub(super) struct LaneCode {
     functions: Vec<LaneFunction>,
+    set: LaneInstructions,
     n_loops: usize,
     /// The number of places of 64 bytes that functions need.
     n_slots: usize,
@@ -144,15 +194,6 @@ pub(super) struct CodeBlock<'a> {
     pub(super) has_declined: &'a AtomicBool,
 }
 
-/// Returns whether this processor has the instructions.
-fn is_supported() -> bool {
-    has_avx512f()
-        && std::is_x86_feature_detected!("avx512bw")
-        && std::is_x86_feature_detected!("avx512dq")
-        && std::is_x86_feature_detected!("avx512vl")
-        && std::is_x86_feature_detected!("popcnt")
-}
-
 /// The operations of a program, and their rows.
 #[derive(Clone, Copy)]
 pub(super) struct LaneBody<'a> {
@@ -177,13 +218,14 @@ pub(super) enum CodeSource {
 /// are live at each are found.
 const MAX_SIZE: usize = 1 << 22;
 
-/// Compiles parts of a program to native code, if this processor has the instructions and the
-/// system provides memory for code. Returns the basic blocks that run it.
-pub(super) fn compile(body: LaneBody<'_>) -> Option<(Vec<BasicBlock>, LaneCode)> {
-    if !is_supported() || body.blocks.len() * body.rows.len() > MAX_SIZE {
+/// Compiles parts of a program to native code with vectors up to a limit, if this processor has
+/// such and the system provides memory for code. Returns the basic blocks that run it.
+pub(super) fn compile(body: LaneBody<'_>, limit: CodeVectors) -> Option<(Vec<BasicBlock>, LaneCode)> {
+    let set = LaneInstructions::widest(limit)?;
+    if body.blocks.len() * body.rows.len() > MAX_SIZE {
         return None;
     }
-    let (blocks, parts) = region::extract(body);
+    let (blocks, parts) = region::extract(body, set);
     if parts.code.is_empty() {
         return None;
     }
@@ -191,7 +233,7 @@ pub(super) fn compile(body: LaneBody<'_>) -> Option<(Vec<BasicBlock>, LaneCode)>
     let mut entries = Vec::with_capacity(parts.code.len());
     let mut n_slots = 0;
     for lowered in &parts.code {
-        let code = emit::emit(&lowered.steps, lowered.lanes);
+        let code = emit::emit(&lowered.steps, set, lowered.lanes);
         bytes.resize(bytes.len().next_multiple_of(64), 0);
         entries.push(bytes.len() + code.entry);
         bytes.extend(code.bytes);
@@ -206,7 +248,7 @@ pub(super) fn compile(body: LaneBody<'_>) -> Option<(Vec<BasicBlock>, LaneCode)>
         LaneFunction { call, rows: lowered.rows, tensors: lowered.tensors }
     };
     let functions = parts.code.into_iter().zip(entries).map(function).collect();
-    Some((blocks, LaneCode { functions, n_loops: parts.n_loops, n_slots, _code: code }))
+    Some((blocks, LaneCode { functions, set, n_loops: parts.n_loops, n_slots, _code: code }))
 }
 
 impl LaneCode {
@@ -256,7 +298,8 @@ impl fmt::Display for LaneCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let n_runs = self.functions.len() - self.n_loops;
         let number = |n: usize, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
-        write!(f, "{} and {} of operations", number(self.n_loops, "loop"), number(n_runs, "run"))
+        write!(f, "{} and {} of operations, ", number(self.n_loops, "loop"), number(n_runs, "run"))?;
+        f.write_str(if self.set == LaneInstructions::Avx2 { "AVX2" } else { "AVX-512" })
     }
 }
 

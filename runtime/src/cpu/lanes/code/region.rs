@@ -1,8 +1,8 @@
 //! The parts of a program that become native code: loops, and operations that follow each other.
 
-use super::LaneBody;
 use super::liveness::{self, RowLiveness, Rows};
 use super::lower::{Lowered, has_steps, lower_loop, lower_run};
+use super::{LaneBody, LaneInstructions};
 use crate::cpu::lanes::program::{BasicBlock, BlockEnd, LaneOp};
 use std::ops::Range;
 
@@ -95,7 +95,7 @@ impl Parts {
 }
 
 /// Finds the parts of a body. Returns the basic blocks in which operations run their code instead.
-pub(super) fn extract(body: LaneBody<'_>) -> (Vec<BasicBlock>, Parts) {
+pub(super) fn extract(body: LaneBody<'_>, set: LaneInstructions) -> (Vec<BasicBlock>, Parts) {
     let liveness = RowLiveness::new(body);
     let mut parts = Parts::default();
     let mut new = body.blocks.to_vec();
@@ -105,7 +105,7 @@ pub(super) fn extract(body: LaneBody<'_>) -> (Vec<BasicBlock>, Parts) {
         if is_code[range.clone()].contains(&true) {
             continue;
         }
-        let Some(lowered) = lower_loop(body, &blocks, &liveness).filter(is_small) else { continue };
+        let Some(lowered) = lower_loop(body, set, &blocks, &liveness).filter(is_small) else { continue };
         is_code[range].fill(true);
         let op = parts.add(lowered);
         // Nothing jumps to the others any more.
@@ -116,13 +116,18 @@ pub(super) fn extract(body: LaneBody<'_>) -> (Vec<BasicBlock>, Parts) {
     for (block, _) in new.iter_mut().zip(is_code).filter(|(_, is_code)| !is_code) {
         let live = liveness.after(block);
         let ops = std::mem::take(&mut block.ops);
-        block.ops = with_runs(body, &mut parts, ops, live);
+        block.ops = with_runs((body, set), &mut parts, ops, live);
     }
     (new, parts)
 }
 
 /// Replaces runs of operations, after which these rows are live.
-fn with_runs(body: LaneBody<'_>, parts: &mut Parts, ops: Vec<LaneOp>, live: Rows) -> Vec<LaneOp> {
+fn with_runs(
+    (body, set): (LaneBody<'_>, LaneInstructions),
+    parts: &mut Parts,
+    ops: Vec<LaneOp>,
+    live: Rows,
+) -> Vec<LaneOp> {
     // The rows that are live before each operation, and at the end.
     let mut live_before: Vec<Rows> = vec![live];
     for op in ops.iter().rev() {
@@ -134,26 +139,33 @@ fn with_runs(body: LaneBody<'_>, parts: &mut Parts, ops: Vec<LaneOp>, live: Rows
     let mut new = Vec::new();
     let mut run: Vec<LaneOp> = Vec::new();
     for (i, op) in ops.into_iter().enumerate() {
-        if has_steps(body, &op) {
+        if has_steps(body, set, &op) {
             run.push(op);
             continue;
         }
-        end_run(body, parts, &mut run, &live_before[i], &mut new);
+        end_run((body, set), parts, &mut run, &live_before[i], &mut new);
         new.push(match op {
             LaneOp::Branches { cond, arms } => {
-                let arm = |arm: Box<[LaneOp]>| with_runs(body, parts, arm.into_vec(), live_before[i + 1].clone());
+                let arm =
+                    |arm: Box<[LaneOp]>| with_runs((body, set), parts, arm.into_vec(), live_before[i + 1].clone());
                 LaneOp::Branches { cond, arms: arms.map(arm).map(Vec::into_boxed_slice) }
             }
             op => op,
         });
     }
-    end_run(body, parts, &mut run, live_before.last().expect("there is one"), &mut new);
+    end_run((body, set), parts, &mut run, live_before.last().expect("there is one"), &mut new);
     new
 }
 
 /// Ends a run of operations, after which these rows are live.
-fn end_run(body: LaneBody<'_>, parts: &mut Parts, run: &mut Vec<LaneOp>, live: &Rows, new: &mut Vec<LaneOp>) {
-    let lowered = if run.len() < MIN_RUN { None } else { lower_run(body, run, live).filter(is_small) };
+fn end_run(
+    (body, set): (LaneBody<'_>, LaneInstructions),
+    parts: &mut Parts,
+    run: &mut Vec<LaneOp>,
+    live: &Rows,
+    new: &mut Vec<LaneOp>,
+) {
+    let lowered = if run.len() < MIN_RUN { None } else { lower_run(body, set, run, live).filter(is_small) };
     match lowered {
         Some(lowered) => {
             run.clear();

@@ -7,6 +7,7 @@
 //! - Another value is set by one step, and used by later ones up to the next label of a basic
 //!   block, so that no jump leads back between both.
 
+use super::LaneInstructions;
 use super::encode::{MaskOp, VectorLength, VectorOp};
 
 /// A vector or a mask.
@@ -268,6 +269,15 @@ impl CodeSteps {
         let Some(CodeStep::Vector(step)) = self.steps.last_mut() else { panic!("it was added") };
         (step.mask, step.zeroing) = (Some(mask), sources.len() == 1);
         dst
+    }
+
+    /// Returns whether a processor has instructions for all steps.
+    pub(super) fn are_possible_with(&self, set: LaneInstructions) -> bool {
+        set == LaneInstructions::Avx512
+            || self.steps.iter().all(|step| match step {
+                CodeStep::Vector(step) => step.op.is_possible_with_avx2(),
+                _ => true,
+            })
     }
 
     pub(super) fn mask(&mut self, op: MaskOp, a: ValueId, b: ValueId) -> ValueId {

@@ -17,11 +17,17 @@ fn row(size: usize, start: RowStart, is_kept: bool) -> RowInfo {
     RowInfo { size, start, is_kept }
 }
 
+/// Returns the limits of vectors for which this processor has instructions.
+fn limits() -> Vec<CodeVectors> {
+    let all = [CodeVectors::Widest, CodeVectors::UpTo256];
+    all.into_iter().filter(|&limit| LaneInstructions::widest(limit).is_some()).collect()
+}
+
 /// Compiles operations of one basic block, after which some rows are read.
-fn compiled(rows: &[RowInfo], ops: &[LaneOp], read_at_end: &[RowId]) -> Option<LaneCode> {
+fn compiled(rows: &[RowInfo], ops: &[LaneOp], read_at_end: &[RowId], limit: CodeVectors) -> Option<LaneCode> {
     let blocks = [BasicBlock { ops: ops.to_vec(), end: BlockEnd::Jump(1), begins_loop: false, aligned: None }];
     let body = LaneBody { rows, blocks: &blocks, has_byte_numbers: false, read_at_end };
-    compile(body).map(|(_, code)| code)
+    compile(body, limit).map(|(_, code)| code)
 }
 
 /// Returns the bits of a number of a type: at special places, and anywhere.
@@ -110,7 +116,13 @@ fn run_with<'a>(
 /// Runs an operation from the rows of some types to the last one, as native code and as `expected`,
 /// on many numbers. Returns whether there is native code.
 #[track_caller]
-fn agrees(op: &LaneOp, types: &[DType], expected: impl Fn(&mut [u8], [&[u8]; 3]), what: &str) -> bool {
+fn agrees(
+    op: &LaneOp,
+    types: &[DType],
+    expected: impl Fn(&mut [u8], [&[u8]; 3]),
+    what: &str,
+    limit: CodeVectors,
+) -> bool {
     let dst = types.len() - 1;
     let dst_row = dst as RowId;
     for is_kept in [false, true] {
@@ -119,7 +131,7 @@ fn agrees(op: &LaneOp, types: &[DType], expected: impl Fn(&mut [u8], [&[u8]; 3])
         // What a row of one basic block has is needed if something reads it.
         let reads = LaneOp::Push { stack: 0, src: dst_row };
         let again = op.clone();
-        let Some(code) = compiled(&infos, &[op.clone(), again, reads], &[]) else { return false };
+        let Some(code) = compiled(&infos, &[op.clone(), again, reads], &[], limit) else { return false };
         for seed in 0..40 {
             let mut rows = rows_of(types, seed);
             let mut new = rows[dst].clone();
@@ -146,9 +158,11 @@ fn agrees(op: &LaneOp, types: &[DType], expected: impl Fn(&mut [u8], [&[u8]; 3])
 
 #[test]
 fn operations_have_the_bits_of_their_kernels() {
-    if !is_supported() {
-        return;
-    }
+    limits().into_iter().for_each(check_operations);
+}
+
+fn check_operations(limit: CodeVectors) {
+    let is_widest = LaneInstructions::widest(limit) == Some(LaneInstructions::Avx512);
     let mut n = 0;
     let mut without: Vec<(Prim, String)> = Vec::new();
     for op in ops::all() {
@@ -172,30 +186,30 @@ fn operations_have_the_bits_of_their_kernels() {
             types.push(result);
             let what = format!("{} of {operand} to {result}", op.name);
             let expected = |out: &mut [u8], args: [&[u8]; 3]| (f.block)(out, args);
-            match agrees(&lane_op, &types, expected, &what) {
+            match agrees(&lane_op, &types, expected, &what, limit) {
                 true => n += 1,
                 false => without.push((op, what)),
             }
         }
     }
-    assert!(n > 150, "{n} operations");
+    assert!(n > if is_widest { 150 } else { 100 }, "{n} operations");
     // Those that divide integers, take remainders or are calls for some arguments.
     let allowed = [prim::DIV, prim::REM, prim::SIN, prim::COS, prim::TAN];
     let others: Vec<&String> = without.iter().filter(|(op, _)| !allowed.contains(op)).map(|(_, what)| what).collect();
-    assert!(others.is_empty(), "{others:?}");
+    assert!(others.is_empty() || !is_widest, "{others:?}");
 }
 
 #[test]
 fn quotients_of_powers_of_two_have_the_bits_of_their_kernel() {
-    if !is_supported() {
-        return;
-    }
     for (dtype, bits) in [(DType::I32, 31), (DType::I64, 63), (DType::U32, 32)] {
         for (shift, wants_remainder) in [0, 1, 2, 5, bits - 1].into_iter().flat_map(|s| [(s, false), (s, true)]) {
             let op = LaneOp::DividePower { dst: 1, a: 0, dtype, shift, wants_remainder };
-            let expected =
-                |out: &mut [u8], args: [&[u8]; 3]| divide_by_power(out, args[0], dtype, shift, wants_remainder);
-            assert!(agrees(&op, &[dtype, dtype], expected, &format!("{dtype} by 2^{shift}, {wants_remainder}")));
+            let what = format!("{dtype} by 2^{shift}, {wants_remainder}");
+            for limit in limits() {
+                let expected =
+                    |out: &mut [u8], args: [&[u8]; 3]| divide_by_power(out, args[0], dtype, shift, wants_remainder);
+                assert!(agrees(&op, &[dtype, dtype], expected, &what, limit), "{what}");
+            }
         }
     }
 }
@@ -203,11 +217,9 @@ fn quotients_of_powers_of_two_have_the_bits_of_their_kernel() {
 /// Many values at once, of vectors and masks, do not fit in registers.
 #[test]
 fn values_without_registers_keep_their_bits() {
-    if !is_supported() {
-        return;
-    }
     const N: usize = 60;
-    for (dtype, size) in [(DType::F32, 4), (DType::F64, 8)] {
+    let cases = [(DType::F32, 4), (DType::F64, 8)];
+    for ((dtype, size), limit) in cases.into_iter().flat_map(|case| limits().into_iter().map(move |l| (case, l))) {
         // Row 0 is the input, rows 1 to N are its sums with constants, then masks, and the result.
         let nothing = |size| row(size, RowStart::Nothing, false);
         let mut rows = vec![nothing(size)];
@@ -237,7 +249,7 @@ fn values_without_registers_keep_their_bits() {
             ops.push(of(prim::ADD, dtype, last, [last, 1 + i, last]));
             ops.push(of(prim::SELECT, dtype, last, [1 + N + i, last, 1 + (i * 11) % N]));
         }
-        let code = compiled(&rows, &ops, &[result]).expect("there is native code");
+        let code = compiled(&rows, &ops, &[result], limit).expect("there is native code");
         assert!(code.n_slots > 20, "{} slots", code.n_slots);
         let memory = |info: &RowInfo| {
             let mut row = vec![VectorBytes::zeroed(); (LANES * info.size).div_ceil(64)];
@@ -268,11 +280,9 @@ fn values_without_registers_keep_their_bits() {
 /// The elements that lanes read from a table of 7 rows of 5 numbers, in a loop of one trip.
 #[test]
 fn elements_at_places_are_read_and_checked() {
-    if !is_supported() {
-        return;
-    }
     let table: Vec<u64> = (0..70).map(|i| i * 0x0001_0003_0007_0009).collect();
-    for (index_type, size) in [DType::I32, DType::I64, DType::U32].into_iter().flat_map(|d| [(d, 4), (d, 8)]) {
+    let cases = [DType::I32, DType::I64, DType::U32].into_iter().flat_map(|d| [(d, 4), (d, 8)]);
+    for ((index_type, size), limit) in cases.flat_map(|case| limits().into_iter().map(move |l| (case, l))) {
         let bytes_of_table = &bytemuck::cast_slice(&table)[..35 * size];
         let kept = |size| row(size, RowStart::Nothing, true);
         // Rows of the index, of the result, of an element for all lanes, and of a condition.
@@ -286,7 +296,7 @@ fn elements_at_places_are_read_and_checked() {
         let end = BlockEnd::Branch { cond: 3, when: true, to: 0, otherwise: 1 };
         let blocks = [BasicBlock { ops: read.to_vec(), end, begins_loop: true, aligned: None }];
         let body = LaneBody { rows: &rows, blocks: &blocks, has_byte_numbers: false, read_at_end: &[1, 2] };
-        let (_, code) = compile(body).expect("there is native code");
+        let (_, code) = compile(body, limit).expect("there is native code");
         assert_eq!(code.n_loops, 1);
         let memory = |info: &RowInfo| vec![VectorBytes::zeroed(); (LANES * info.size).div_ceil(64)];
         let mut memory: Vec<Vec<VectorBytes>> = rows.iter().map(memory).collect();
@@ -312,14 +322,15 @@ fn elements_at_places_are_read_and_checked() {
 /// Loops end when the step is to stop, another block has declined or few lanes go on for long.
 #[test]
 fn loops_that_go_on_decline() {
-    if !is_supported() {
-        return;
-    }
+    limits().into_iter().for_each(check_ends_of_loops);
+}
+
+fn check_ends_of_loops(limit: CodeVectors) {
     let rows = [row(1, RowStart::Nothing, true)];
     let end = BlockEnd::Branch { cond: 0, when: true, to: 0, otherwise: 1 };
     let blocks = [BasicBlock { ops: vec![], end, begins_loop: true, aligned: None }];
     let body = LaneBody { rows: &rows, blocks: &blocks, has_byte_numbers: false, read_at_end: &[] };
-    let (_, code) = compile(body).expect("there is native code");
+    let (_, code) = compile(body, limit).expect("there is native code");
     let go_on = |n: usize, stop: &StopFlag, has_declined: &AtomicBool| {
         let mut memory = vec![vec![VectorBytes::zeroed(); 1]];
         set(&mut memory[0], 1, |i| u64::from((LANES / 2..LANES / 2 + n).contains(&i)));

@@ -92,7 +92,7 @@ struct VectorCase {
 fn vector_cases() -> Vec<VectorCase> {
     use VectorLength::{L128, L256, L512};
     let mut cases = Vec::new();
-    for op in VECTOR_OPS.iter().filter(|op| op.widths != Widths::Gathered) {
+    for op in VECTOR_OPS.iter().filter(|op| op.widths != Widths::Gathered && !is_of_avx2_alone(op)) {
         let lengths: &[VectorLength] = match op.widths {
             Widths::Quadword => &[L128],
             Widths::HalfSource | Widths::HalfResult => &[L256, L512],
@@ -160,7 +160,8 @@ fn vector_instructions_have_the_registers_that_were_asked_for() {
 #[test]
 fn vector_instructions_have_the_address_that_was_asked_for() {
     let no_memory = [Widths::MaskSource, Widths::Gathered];
-    for (i, op) in VECTOR_OPS.iter().filter(|op| !no_memory.contains(&op.widths)).enumerate() {
+    let has_memory = |op: &&VectorOp| !no_memory.contains(&op.widths) && !is_of_avx2_alone(op);
+    for (i, op) in VECTOR_OPS.iter().filter(has_memory).enumerate() {
         let length = if op.widths == Widths::Quadword { VectorLength::L128 } else { VectorLength::L512 };
         // Each instruction has some of the addresses, so that all have all kinds.
         for address in addresses().into_iter().skip(i % 7).step_by(7) {
@@ -176,6 +177,85 @@ fn vector_instructions_have_the_address_that_was_asked_for() {
                 assert_eq!(mnemonic(&given), op.name);
                 assert_eq!(given.is_broadcast(), is_broadcast, "{op:?}");
                 assert_address(&given, address);
+            }
+        }
+    }
+}
+
+/// Returns whether AVX-512 has no such instruction, or one with another name.
+fn is_of_avx2_alone(op: &VectorOp) -> bool {
+    let first = VECTOR_OPS.iter().position(|op| *op == AVX2_AND).expect("it is in the list");
+    VECTOR_OPS.iter().position(|known| known == op).expect("it is in the list") >= first
+}
+
+#[test]
+fn instructions_of_avx2_have_the_operands_that_were_asked_for() {
+    use VectorLength::{L128, L256};
+    let numbers = [0, 3, 7, 8, 13, 15];
+    let mut n = 0;
+    for op in VECTOR_OPS.iter().filter(|op| op.in_avx2 && op.widths != Widths::Gathered) {
+        let lengths: &[VectorLength] = match op.widths {
+            Widths::Quadword => &[L128],
+            Widths::HalfSource | Widths::HalfResult => &[L256],
+            _ => &[L128, L256],
+        };
+        let has_two = op.form == OperandForm::Rvm;
+        let immediate = op.has_immediate.then_some(if *op == AVX2_BLEND { 0xd0 } else { 9 });
+        for (a, b, c) in
+            numbers.iter().flat_map(|&a| numbers.map(|b| (a, b))).flat_map(|(a, b)| numbers.map(|c| (a, b, c)))
+        {
+            for &length in lengths.iter().filter(|_| (has_two || b == 0) && op.widths != Widths::Eighth) {
+                // The store of 4 bytes takes a general-purpose register otherwise.
+                if *op == AVX2_STORE_4 {
+                    continue;
+                }
+                let given = one(|e| e.avx2(op, length, [a, b], MachineOperand::Register(c), immediate));
+                assert_eq!(mnemonic(&given), op.name);
+                let (first, second) = match op.widths {
+                    Widths::MaskResult | Widths::Same if op.name.starts_with("vpbroadcast") => {
+                        (vector(length, a), vector(L128, c))
+                    }
+                    Widths::HalfSource => (vector(length, a), vector(L128, c)),
+                    Widths::HalfResult if op.form == OperandForm::Mr => (vector(L128, c), vector(length, a)),
+                    Widths::HalfResult => (vector(L128, a), vector(length, c)),
+                    Widths::ToGeneral if a > 7 => continue,
+                    Widths::ToGeneral => (given.op0_register(), vector(length, c)),
+                    _ if op.form == OperandForm::Mr => (vector(length, c), vector(length, a)),
+                    _ => (vector(length, a), vector(length, c)),
+                };
+                let mut expected = if has_two { vec![first, vector(length, b), second] } else { vec![first, second] };
+                if *op == AVX2_BLEND {
+                    expected.push(vector(length, 13));
+                }
+                let registers: Vec<Register> = (0..expected.len() as u32).map(|i| given.op_register(i)).collect();
+                assert_eq!(registers, expected, "{op:?} {given:?}");
+                if op.has_immediate && *op != AVX2_BLEND {
+                    assert_eq!(given.immediate8(), 9, "{op:?}");
+                }
+                n += 1;
+            }
+        }
+        let is_shift = matches!(op.form, OperandForm::Vm(_));
+        for address in addresses().into_iter().filter(|_| !is_shift && op.widths != Widths::ToGeneral).step_by(5) {
+            let given =
+                one(|e| e.avx2(op, lengths[lengths.len() - 1], [9, 6], MachineOperand::Memory(address), immediate));
+            assert_eq!(mnemonic(&given), op.name);
+            assert_address(&given, address);
+            n += 1;
+        }
+    }
+    assert!(n > 10_000, "{n} instructions");
+    for (a, b, c) in [(0, 9, 15), (14, 2, 7), (8, 13, 1)] {
+        for (op, length) in [(GATHER_32, L128), (GATHER_32, L256), (GATHER_64, L256)] {
+            for (base, wide, _) in GPRS {
+                let given = one(|e| e.avx2_gather(&op, length, a, (base, b), c));
+                let of_indices = if op == GATHER_64 { L128 } else { length };
+                assert_eq!((mnemonic(&given).as_str(), given.op0_register()), (op.name, vector(length, a)));
+                assert_eq!((given.memory_base(), given.memory_index()), (wide, vector(of_indices, b)));
+                assert_eq!(
+                    (given.memory_index_scale(), given.op2_register()),
+                    (if op.w { 8 } else { 4 }, vector(length, c))
+                );
             }
         }
     }
