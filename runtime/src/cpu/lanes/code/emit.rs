@@ -13,7 +13,7 @@ use super::encode::{
     self, Address, Encoder, Gpr, JumpCondition, Label, MachineOperand, MaskOp, Predicate, VectorLength, VectorOp,
 };
 use super::scalar::LESS;
-use super::steps::{CodeStep, CodeSteps, Lifetime, RegisterGroup, ValueId, VectorStep};
+use super::steps::{CodeStep, CodeSteps, Lifetime, RegisterGroup, ValueId, VectorPart, VectorStep};
 use super::{CodeArguments, CodeTensor, LaneCount, LaneInstructions};
 use std::mem::offset_of;
 
@@ -27,10 +27,10 @@ const LONE_ROUNDS: u32 = 1024;
 const ARGUMENTS: Gpr = Gpr::RDI;
 const ROWS: Gpr = Gpr::RSI;
 const ACTIVE: Gpr = Gpr::R10;
-const N_LANES: Gpr = Gpr::RDX;
 const SLOTS: Gpr = Gpr::R11;
-/// The first lane of the vector.
+/// The first lane of the vector, and that of the second one.
 const LANE: Gpr = Gpr::RCX;
+const SECOND_LANE: Gpr = Gpr::RDX;
 const ROUNDS_LEFT: Gpr = Gpr::R8;
 const LONE_ROUNDS_LEFT: Gpr = Gpr::R9;
 const OTHER: Gpr = Gpr::RAX;
@@ -64,7 +64,20 @@ fn argument(offset: usize) -> Address {
     Address::Based { base: ARGUMENTS, index: None, displacement: offset as i32 }
 }
 
+/// Emits code for two vectors at once, if they go through a loop together and have registers for
+/// all values, else for one.
 pub(super) fn emit(steps: &CodeSteps, set: LaneInstructions, lanes: LaneCount) -> EmittedCode {
+    let registers = set.registers();
+    if let Some(steps) = steps.doubled()
+        && let allocation = allocate(&steps, registers)
+        && allocation.n_slots == 0
+    {
+        return emit_allocated(&steps, allocation, set, lanes);
+    }
+    emit_allocated(steps, allocate(steps, registers), set, lanes)
+}
+
+fn emit_allocated(steps: &CodeSteps, allocation: Allocation, set: LaneInstructions, lanes: LaneCount) -> EmittedCode {
     let mut e = Encoder::default();
     let mut constants = vec![0; steps.values.len()];
     for (info, place) in steps.values.iter().zip(&mut constants) {
@@ -77,11 +90,19 @@ pub(super) fn emit(steps: &CodeSteps, set: LaneInstructions, lanes: LaneCount) -
     e.code.resize(entry, 0);
     let targets = (0..steps.n_targets).map(|_| e.label()).collect();
     let decline = e.label();
-    let registers = set.registers();
-    let allocation = allocate(steps, registers);
     let n_slots = allocation.n_slots;
-    let mut emitter =
-        Emitter { e, steps, allocation, constants, set, registers, lanes, targets, decline, looks: Vec::new() };
+    let mut emitter = Emitter {
+        e,
+        steps,
+        allocation,
+        constants,
+        set,
+        registers: set.registers(),
+        lanes,
+        targets,
+        decline,
+        looks: Vec::new(),
+    };
     emitter.function();
     EmittedCode { bytes: emitter.e.finish(), entry, n_slots }
 }
@@ -91,7 +112,6 @@ impl Emitter<'_> {
         let fields = [
             (ROWS, offset_of!(CodeArguments, rows)),
             (ACTIVE, offset_of!(CodeArguments, active)),
-            (N_LANES, offset_of!(CodeArguments, n)),
             (SLOTS, offset_of!(CodeArguments, slots)),
         ];
         fields.into_iter().for_each(|(register, offset)| self.e.load(register, argument(offset)));
@@ -106,15 +126,34 @@ impl Emitter<'_> {
         }
         let [again, next, end] = [(); 3].map(|()| self.e.label());
         self.e.bind(again);
-        let active = Address::Based { base: ACTIVE, index: Some((LANE, 1)), displacement: 0 };
-        self.load_bytes(active, self.register(ValueId::CURRENT));
-        self.mask_test(self.register(ValueId::CURRENT));
+        let active = |lane: Gpr| Address::Based { base: ACTIVE, index: Some((lane, 1)), displacement: 0 };
+        self.load_bytes(active(LANE), self.register(ValueId::CURRENT));
+        if let Some(second) = self.steps.second {
+            let [is_there, both] = [(); 2].map(|()| self.e.label());
+            let second = self.register(second);
+            self.e.copy(SECOND_LANE, LANE);
+            self.e.add(SECOND_LANE, self.lanes.n() as i32);
+            self.e.load(OTHER, argument(offset_of!(CodeArguments, n)));
+            self.e.compare(SECOND_LANE, OTHER);
+            self.e.jump_if(JumpCondition::Below, is_there);
+            // Without a second vector, none of its lanes are active.
+            self.e.copy(SECOND_LANE, LANE);
+            self.mask_op(MaskOp::Xor, second, second, second);
+            self.e.jump(both);
+            self.e.bind(is_there);
+            self.load_bytes(active(SECOND_LANE), second);
+            self.e.bind(both);
+        }
+        let current = self.all_current();
+        self.mask_test(current);
         self.e.jump_if(JumpCondition::Zero, next);
         self.e.set(LONE_ROUNDS_LEFT, LONE_ROUNDS);
         self.steps.steps.iter().for_each(|step| self.step(step));
         self.e.bind(next);
-        self.e.add(LANE, self.lanes.n() as i32);
-        self.e.compare(LANE, N_LANES);
+        let n_vectors = if self.steps.second.is_some() { 2 } else { 1 };
+        self.e.add(LANE, n_vectors * self.lanes.n() as i32);
+        self.e.load(OTHER, argument(offset_of!(CodeArguments, n)));
+        self.e.compare(LANE, OTHER);
         self.e.jump_if(JumpCondition::Below, again);
         self.e.set(OTHER, 0);
         self.e.bind(end);
@@ -137,13 +176,23 @@ impl Emitter<'_> {
             self.e.jump_if(JumpCondition::NotZero, self.decline);
         }
         self.e.set(ROUNDS_LEFT, ROUNDS);
-        self.mask_to_general(self.register(ValueId::CURRENT));
+        let current = self.all_current();
+        self.mask_to_general(current);
         self.e.count_bits(OTHER, OTHER);
         self.e.compare_with(OTHER, self.lanes.n() as i32 / 2);
         self.e.jump_if(JumpCondition::AtLeast, back);
         self.e.add(LONE_ROUNDS_LEFT, -1);
         self.e.jump_if(JumpCondition::NotZero, back);
         self.e.jump(self.decline);
+    }
+
+    /// Returns a register with the lanes that are current in any vector.
+    fn all_current(&mut self) -> u8 {
+        let first = self.register(ValueId::CURRENT);
+        let Some(second) = self.steps.second else { return first };
+        let (both, second) = (self.registers.scratch_masks[0], self.register(second));
+        self.mask_op(MaskOp::Or, both, first, second);
+        both
     }
 
     fn place(&self, value: ValueId) -> ValuePlace {
@@ -421,8 +470,8 @@ impl Emitter<'_> {
                 }
                 self.finish_result(dst);
             }
-            &CodeStep::LoadRow { row, size, dst } => {
-                let from = self.row(row, size);
+            &CodeStep::LoadRow { row, part, size, dst } => {
+                let from = self.row(row, part, size);
                 let to = self.result(dst);
                 match size {
                     1 => self.load_bytes(from, to),
@@ -430,13 +479,13 @@ impl Emitter<'_> {
                 }
                 self.finish_result(dst);
             }
-            &CodeStep::StoreRow { row, size: 1, src } => {
-                let to = self.row(row, 1);
+            &CodeStep::StoreRow { row, part, size: 1, src } => {
+                let to = self.row(row, part, 1);
                 let src = self.mask_in(src, self.registers.scratch_masks[0]);
                 self.store_bytes(to, src);
             }
-            &CodeStep::StoreRow { row, size, src } => {
-                let to = self.row(row, size);
+            &CodeStep::StoreRow { row, part, size, src } => {
+                let to = self.row(row, part, size);
                 let src = self.vector_in(src, self.registers.scratch[0]);
                 self.plain(&encode::STORE, self.lanes.length(size), src, MachineOperand::Memory(to));
             }
@@ -507,7 +556,8 @@ impl Emitter<'_> {
             CodeStep::Repeat(to) => {
                 let to = self.targets[to.index()];
                 let [over, look] = [(); 2].map(|()| self.e.label());
-                self.mask_test(self.register(ValueId::CURRENT));
+                let current = self.all_current();
+                self.mask_test(current);
                 self.e.jump_if(JumpCondition::Zero, over);
                 self.e.add(ROUNDS_LEFT, -1);
                 self.e.jump_if(JumpCondition::NotZero, to);
@@ -525,8 +575,9 @@ impl Emitter<'_> {
     }
 
     /// Returns the address of the elements of a row. Changes [`OTHER`].
-    fn row(&mut self, row: u16, size: usize) -> Address {
+    fn row(&mut self, row: u16, part: VectorPart, size: usize) -> Address {
         self.e.load(OTHER, Address::Based { base: ROWS, index: None, displacement: i32::from(row) * 8 });
-        Address::Based { base: OTHER, index: Some((LANE, size as u8)), displacement: 0 }
+        let lane = if part == VectorPart::First { LANE } else { SECOND_LANE };
+        Address::Based { base: OTHER, index: Some((lane, size as u8)), displacement: 0 }
     }
 }

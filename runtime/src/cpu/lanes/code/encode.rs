@@ -558,6 +558,11 @@ impl Encoder {
         self.general(true, &[0x8b], dst.0, MachineOperand::Memory(from), &[]);
     }
 
+    /// Copies 64 bits.
+    pub(super) fn copy(&mut self, dst: Gpr, src: Gpr) {
+        self.general(true, &[0x8b], dst.0, MachineOperand::Register(src.0), &[]);
+    }
+
     /// Sets 32 bits, and the upper ones to zero.
     pub(super) fn set(&mut self, dst: Gpr, x: u32) {
         self.general(false, &[0xc7], 0, MachineOperand::Register(dst.0), &x.to_le_bytes());

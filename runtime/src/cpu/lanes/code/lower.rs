@@ -13,7 +13,7 @@
 use super::encode::{self as x86, MaskOp};
 use super::liveness::{RowLiveness, Rows};
 use super::scalar::{Functions, has_eight_bytes, is_supported};
-use super::steps::{CodeStep, CodeSteps, Lifetime, RegisterGroup, StepTarget, ValueId, VectorStep};
+use super::steps::{CodeStep, CodeSteps, Lifetime, RegisterGroup, StepTarget, ValueId, VectorPart, VectorStep};
 use super::{CodeSource, LaneBody, LaneCount, LaneInstructions, LoopBlocks};
 use crate::cpu::compile::ScalarOp;
 use crate::cpu::lanes::program::{BlockEnd, ElementIndex, ElementSource, LaneOp, RowId, RowStart};
@@ -601,23 +601,26 @@ impl<'a> Lowering<'a> {
             }) as u16
         };
         let size = |row: RowId| body.rows[usize::from(row)].size;
+        let part = VectorPart::First;
         let mut loads = Vec::new();
         let mut stores = Vec::new();
         for (&row, &value) in &passed_on {
             if is_loaded(row) || is_stored(row) {
-                loads.push(CodeStep::LoadRow { row: index(row), size: size(row), dst: value });
+                loads.push(CodeStep::LoadRow { row: index(row), part, size: size(row), dst: value });
             }
             if is_stored(row) {
-                stores.push(CodeStep::StoreRow { row: index(row), size: size(row), src: value });
+                stores.push(CodeStep::StoreRow { row: index(row), part, size: size(row), src: value });
             }
         }
         stores.extend(stored.into_iter().map(|(row, src)| CodeStep::StoreRow {
             row: index(row),
+            part,
             size: size(row),
             src,
         }));
         steps.steps.splice(0..0, loads);
         steps.steps.extend(stores);
+        steps.remove_unused();
         Lowered { steps, rows, tensors, lanes }
     }
 }

@@ -12,6 +12,9 @@
 //! in a row. They read elements of tensors, and of elements of lists, at any places. Other
 //! operations on tensors, lists and stacks stay between the parts.
 //!
+//! A step of a loop mostly waits for the one before it, so two vectors go through a loop together
+//! where there are registers for both.
+//!
 //! Vectors have the full width of AVX-512 or AVX2, as many lanes as there is room for the largest
 //! numbers of the part; smaller numbers of such a part have shorter vectors. Bools are masks. Parts
 //! with operations for which AVX2 has no instructions stay as they are there. Cranelift has no

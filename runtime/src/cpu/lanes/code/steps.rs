@@ -94,11 +94,13 @@ pub(super) enum CodeStep {
     /// Loads the elements of the lanes of a row, by its index among those of the code.
     LoadRow {
         row: u16,
+        part: VectorPart,
         size: usize,
         dst: ValueId,
     },
     StoreRow {
         row: u16,
+        part: VectorPart,
         size: usize,
         src: ValueId,
     },
@@ -142,6 +144,38 @@ pub(super) enum CodeStep {
 }
 
 impl CodeStep {
+    /// Returns the step for the second vector, which has these values.
+    fn of_second(&self, values: &[ValueId]) -> CodeStep {
+        let part = VectorPart::Second;
+        let of = |value: ValueId| values[value.index()];
+        match *self {
+            CodeStep::Vector(step) => CodeStep::Vector(VectorStep {
+                dst: of(step.dst),
+                sources: step.sources.map(|source| source.map(of)),
+                before: step.before.map(of),
+                mask: step.mask.map(of),
+                ..step
+            }),
+            CodeStep::Mask { op, dst, a, b } => CodeStep::Mask { op, dst: of(dst), a: of(a), b: of(b) },
+            CodeStep::MaskNot { dst, src } => CodeStep::MaskNot { dst: of(dst), src: of(src) },
+            CodeStep::MaskCopy { dst, src } => CodeStep::MaskCopy { dst: of(dst), src: of(src) },
+            CodeStep::LoadRow { row, size, dst, .. } => CodeStep::LoadRow { row, part, size, dst: of(dst) },
+            CodeStep::StoreRow { row, size, src, .. } => CodeStep::StoreRow { row, part, size, src: of(src) },
+            CodeStep::WithinTensor { tensor, places, dst } => {
+                CodeStep::WithinTensor { tensor, places: of(places), dst: of(dst) }
+            }
+            CodeStep::Gather { tensor, size, places, mask, dst } => {
+                CodeStep::Gather { tensor, size, places: of(places), mask: of(mask), dst: of(dst) }
+            }
+            CodeStep::ReadForAll { tensor, size, place, dst } => {
+                CodeStep::ReadForAll { tensor, size, place, dst: of(dst) }
+            }
+            CodeStep::JumpIfNone { mask, to } => CodeStep::JumpIfNone { mask: of(mask), to },
+            CodeStep::DeclineIfAny(mask) => CodeStep::DeclineIfAny(of(mask)),
+            CodeStep::Label { .. } | CodeStep::Jump(_) | CodeStep::Repeat(_) => *self,
+        }
+    }
+
     /// Calls a function with each value that the step uses, and then with the value that it sets.
     pub(super) fn values(&self, f: &mut dyn FnMut(ValueId, ValueUse)) {
         let mut read = |value: &ValueId| f(*value, ValueUse::Read);
@@ -187,6 +221,13 @@ impl CodeStep {
     }
 }
 
+/// One of two vectors that go through a loop together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum VectorPart {
+    First,
+    Second,
+}
+
 /// The use of a value by a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValueUse {
@@ -200,12 +241,43 @@ pub(super) struct CodeSteps {
     pub(super) steps: Vec<CodeStep>,
     pub(super) values: Vec<ValueInfo>,
     pub(super) n_targets: usize,
+    /// The current lanes of the second vector, if two go through the steps together.
+    pub(super) second: Option<ValueId>,
 }
 
 impl CodeSteps {
     pub(super) fn new() -> CodeSteps {
         let current = ValueInfo { group: RegisterGroup::Masks, lifetime: Lifetime::Throughout };
-        CodeSteps { steps: Vec::new(), values: vec![current], n_targets: 0 }
+        CodeSteps { steps: Vec::new(), values: vec![current], n_targets: 0, second: None }
+    }
+
+    /// Returns the steps for two vectors, which go through the loop until both have left. The steps
+    /// of one wait less for each other while those of the other one are computed. Returns `None` if
+    /// there is no loop, or the ways of both vectors may differ.
+    pub(super) fn doubled(&self) -> Option<CodeSteps> {
+        let has_loop = self.steps.iter().any(|step| matches!(step, CodeStep::Repeat(_)));
+        if !has_loop || self.steps.iter().any(|step| matches!(step, CodeStep::JumpIfNone { .. })) {
+            return None;
+        }
+        let mut new = CodeSteps { steps: Vec::new(), values: self.values.clone(), ..*self };
+        let second: Vec<ValueId> = (0..)
+            .map(ValueId)
+            .zip(&self.values)
+            .map(|(value, info)| match info.lifetime {
+                Lifetime::Constant { .. } => value,
+                Lifetime::Brief | Lifetime::Throughout => new.value(info.group, info.lifetime),
+            })
+            .collect();
+        new.second = Some(second[ValueId::CURRENT.index()]);
+        for step in &self.steps {
+            match step {
+                CodeStep::Label { .. } | CodeStep::Jump(_) | CodeStep::Repeat(_) => new.push(*step),
+                // If there is no second vector, its elements are those of the first one, unchanged.
+                CodeStep::StoreRow { .. } => new.steps.extend([step.of_second(&second), *step]),
+                _ => new.steps.extend([*step, step.of_second(&second)]),
+            }
+        }
+        Some(new)
     }
 
     pub(super) fn value(&mut self, group: RegisterGroup, lifetime: Lifetime) -> ValueId {
@@ -284,6 +356,25 @@ impl CodeSteps {
         let dst = self.value(RegisterGroup::Masks, Lifetime::Brief);
         self.push(CodeStep::Mask { op, dst, a, b });
         dst
+    }
+
+    /// Removes steps that set a value which no later step uses.
+    pub(super) fn remove_unused(&mut self) {
+        let mut is_used = vec![false; self.values.len()];
+        let mut is_needed = vec![true; self.steps.len()];
+        for (step, is_needed) in self.steps.iter().zip(&mut is_needed).rev() {
+            step.values(&mut |value, value_use| {
+                let is_brief = self.values[value.index()].lifetime == Lifetime::Brief;
+                if value_use == ValueUse::Set && is_brief && !is_used[value.index()] {
+                    *is_needed = false;
+                }
+            });
+            if *is_needed {
+                step.values(&mut |value, value_use| is_used[value.index()] |= value_use == ValueUse::Read);
+            }
+        }
+        let mut needed = is_needed.into_iter();
+        self.steps.retain(|_| needed.next().expect("there is one for each step"));
     }
 
     /// Computes the end of a value that passes on at once, where nothing else uses what is computed

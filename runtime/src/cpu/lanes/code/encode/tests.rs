@@ -340,6 +340,8 @@ fn other_instructions_have_their_operands() {
         for (b, other, low_other) in GPRS {
             let compare = one(|e| e.compare(a, b));
             assert_eq!((compare.op0_register(), compare.op1_register()), (wide, other));
+            let copy = one(|e| e.copy(a, b));
+            assert_eq!((copy.mnemonic(), copy.op0_register(), copy.op1_register()), (Mnemonic::Mov, wide, other));
             let count = one(|e| e.count_bits(a, b));
             assert_eq!(mnemonic(&count), "popcnt");
             assert_eq!((count.op0_register(), count.op1_register()), (low, low_other));
