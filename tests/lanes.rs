@@ -60,6 +60,7 @@ fn agree<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>, n_loops: usize
 }
 
 /// Returns the native code that `explain` finds in the loops in lanes of a function.
+#[cfg(target_arch = "x86_64")]
 #[track_caller]
 fn native_code_of<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Vec<String> {
     let graph = graph_of(f, &Arguments::of(args));

@@ -104,7 +104,7 @@ pub(super) struct LaneBlock<'a> {
 
 /// If blocks of instructions run for fewer lanes on average, and more often, the loop is not worth
 /// lanes.
-const FEW_LANES: usize = 8;
+pub(super) const FEW_LANES: usize = 8;
 const MAX_LONE_ROUNDS: usize = 1 << 14;
 
 /// The lanes that instructions compute at once, at least.

@@ -37,7 +37,9 @@ mod region;
 mod translate;
 
 #[cfg(feature = "jit")]
-pub(crate) use jit::{Native, executable};
+pub(crate) use jit::Native;
+#[cfg(all(feature = "jit", target_arch = "x86_64"))]
+pub(crate) use jit::executable;
 pub(crate) use region::{ElementAccess, ElementUse, MAX_BASES, access};
 use std::fmt;
 #[cfg(not(feature = "jit"))]

@@ -15,13 +15,14 @@ use super::encode::{
 use super::scalar::LESS;
 use super::steps::{CodeStep, CodeSteps, Lifetime, RegisterGroup, ValueId, VectorPart, VectorStep};
 use super::{CodeArguments, CodeTensor, LaneCount, LaneInstructions};
+use crate::cpu::lanes::block::FEW_LANES;
 use std::mem::offset_of;
 
 /// Repetitions of loops between two looks at whether to stop.
 const ROUNDS: u32 = 1024;
 
-/// If fewer than half of the lanes of a vector go on for longer than so many times the
-/// [`ROUNDS`], others may wait to fail.
+/// If some lanes of a vector wait, and fewer than [`FEW_LANES`] go on for longer than so many times
+/// the [`ROUNDS`], others may wait to fail.
 const LONE_ROUNDS: u32 = 1024;
 
 const ARGUMENTS: Gpr = Gpr::RDI;
@@ -179,7 +180,7 @@ impl Emitter<'_> {
         let current = self.all_current();
         self.mask_to_general(current);
         self.e.count_bits(OTHER, OTHER);
-        self.e.compare_with(OTHER, self.lanes.n() as i32 / 2);
+        self.e.compare_with(OTHER, self.lanes.n().min(FEW_LANES) as i32);
         self.e.jump_if(JumpCondition::AtLeast, back);
         self.e.add(LONE_ROUNDS_LEFT, -1);
         self.e.jump_if(JumpCondition::NotZero, back);

@@ -89,10 +89,16 @@ pub(super) fn has_steps(body: LaneBody<'_>, set: LaneInstructions, op: &LaneOp) 
 pub(super) fn lower_run(body: LaneBody<'_>, set: LaneInstructions, ops: &[LaneOp], live: &Rows) -> Option<Lowered> {
     let mut lowering = Lowering::new(body, set.lanes(largest(body, ops.iter())), true);
     ops.iter().try_for_each(|op| lowering.op(op))?;
-    lowering.assign(live);
     let brief = lowering.values.iter().filter(|&(row, _)| live.contains(row) && !lowering.is_passed_on(*row));
     let mut stored: Vec<(RowId, ValueId)> = brief.map(|(&row, &value)| (row, value)).collect();
     stored.sort_unstable();
+    for (row, value) in &mut stored {
+        // The place of another row may change before it is stored.
+        if lowering.passed_on.values().any(|place| place == value) {
+            *value = lowering.copied(*value, lowering.size(*row));
+        }
+    }
+    lowering.assign(live);
     let lowered = lowering.finish(stored, |_| true, |row| live.contains(&row));
     lowered.steps.are_possible_with(set).then_some(lowered)
 }
@@ -592,7 +598,7 @@ impl<'a> Lowering<'a> {
         // Elements of lanes that are not active are stored as they were.
         let is_stored = |row: RowId| changed.contains(&row) && is_stored(row);
         let Functions { mut steps, lanes, .. } = f;
-        steps.merge_assignments();
+        steps.merge_assignments(stored.iter().map(|&(_, value)| value));
         let mut rows: Vec<RowId> = Vec::new();
         let mut index = |row: RowId| {
             rows.iter().position(|&known| known == row).unwrap_or_else(|| {

@@ -128,6 +128,10 @@ fn with_runs(
     ops: Vec<LaneOp>,
     live: Rows,
 ) -> Vec<LaneOp> {
+    // Their code would be too large.
+    if ops.len() > MAX_STEPS {
+        return ops;
+    }
     // The rows that are live before each operation, and at the end.
     let mut live_before: Vec<Rows> = vec![live];
     for op in ops.iter().rev() {

@@ -378,9 +378,10 @@ impl CodeSteps {
     }
 
     /// Computes the end of a value that passes on at once, where nothing else uses what is computed
-    /// before it is assigned.
-    pub(super) fn merge_assignments(&mut self) {
+    /// before it is assigned. `stored` are the values that steps which are added later use.
+    pub(super) fn merge_assignments(&mut self, stored: impl Iterator<Item = ValueId>) {
         let mut n_uses = vec![0u32; self.values.len()];
+        stored.for_each(|value| n_uses[value.index()] += 1);
         for step in &self.steps {
             step.values(&mut |value, value_use| n_uses[value.index()] += u32::from(value_use == ValueUse::Read));
         }

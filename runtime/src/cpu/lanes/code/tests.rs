@@ -214,6 +214,44 @@ fn quotients_of_powers_of_two_have_the_bits_of_their_kernel() {
     }
 }
 
+/// A value that a kept row has as well, or the place of one that changes, is stored where an
+/// operation that is no code reads it.
+#[test]
+fn values_that_rows_share_are_stored_for_both() {
+    let negated = |dst: RowId, arg: RowId| {
+        let op = ScalarOp { op: prim::NEG, operand: DType::F32, result: DType::F32 };
+        let f = function(prim::NEG, DType::F32, DType::F32).expect("it is a function");
+        LaneOp::Function { f: f.block, checked: None, op, dst, args: [arg; 3] }
+    };
+    let moved = |dst: RowId, src: RowId| LaneOp::Move { dst, src };
+    // Row 0 is an input, row 1 is kept, row 2 is of this basic block. The result is what rows 1 and
+    // 2 have afterwards, for the elements of rows 0 and 1.
+    type Expected = fn(f32, f32) -> (f32, f32);
+    let cases: [(&str, [LaneOp; 2], Expected); 4] = [
+        ("computed, then kept", [negated(2, 0), moved(1, 2)], |x, _| (-x, -x)),
+        ("kept before it changes", [moved(2, 1), negated(1, 0)], |x, k| (-x, k)),
+        ("kept before another row is moved", [moved(2, 1), moved(1, 0)], |x, k| (x, k)),
+        ("kept after it has changed", [negated(1, 0), moved(2, 1)], |x, _| (-x, -x)),
+    ];
+    let infos = [0, 1, 2].map(|i| row(4, RowStart::Nothing, i == 1));
+    for limit in limits() {
+        for (what, ops, expected) in &cases {
+            let ops: Vec<LaneOp> = ops.iter().cloned().chain([LaneOp::Push { stack: 0, src: 2 }]).collect();
+            let code = compiled(&infos, &ops, &[1], limit).expect("there is native code");
+            let mut rows: Vec<Vec<VectorBytes>> = (0..3).map(|_| vec![VectorBytes::zeroed(); LANES * 4 / 64]).collect();
+            for (r, row) in rows.iter_mut().enumerate() {
+                set(row, 4, |i| u64::from(((r * 1_000 + i) as f32).to_bits()));
+            }
+            let active: Vec<u8> = (0..LANES).map(|i| u8::from(i < LANES - 3 && i % 3 != 1)).collect();
+            assert!(run(&code, &mut rows, &active));
+            let at = |r: usize, i: usize| f32::from_bits(register(bytes(&rows[r]), 4, i) as u32);
+            for i in (0..LANES).filter(|&i| active[i] != 0) {
+                assert_eq!((at(1, i), at(2, i)), expected(i as f32, (1_000 + i) as f32), "{what}, lane {i}");
+            }
+        }
+    }
+}
+
 /// Many values at once, of vectors and masks, do not fit in registers.
 #[test]
 fn values_without_registers_keep_their_bits() {
