@@ -57,6 +57,7 @@ impl Default for CompileOptions {
 
 impl CompileOptions {
     /// Sets whether there is native code.
+    #[cfg(any(test, feature = "testing", feature = "peers"))]
     pub(crate) fn with_native(self, native: bool) -> CompileOptions {
         let lane_code = if native { CodeVectors::Widest } else { CodeVectors::None };
         CompileOptions { native, lane_code, ..self }

@@ -70,6 +70,7 @@ pub(crate) const MAX_LANES: usize = 1024;
 
 /// The vectors of native code of what iterations side by side do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(any(test, feature = "testing")), allow(dead_code, reason = "tests limit the vectors"))]
 pub(crate) enum CodeVectors {
     /// There is no native code.
     None,

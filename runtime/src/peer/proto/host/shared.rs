@@ -232,6 +232,7 @@ impl Host {
     }
 
     /// Returns the number of shared variables and the bytes of their values.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn shared_usage(&self) -> (usize, u64) {
         (self.shared.vars.len(), self.shared.bytes)
     }
