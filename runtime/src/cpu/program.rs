@@ -151,22 +151,20 @@ impl Program {
     /// side by side do.
     #[cfg(feature = "testing")]
     pub fn with_lane_code(graph: Graph, lanes: usize) -> Result<Program> {
-        let lane_code = CodeVectors::Widest;
-        Program::with_options(
-            graph,
-            CompileOptions { lanes, lane_code, ..CompileOptions::default().with_native(false) },
-        )
+        Program::with_code_of_lanes(graph, lanes, CodeVectors::Widest)
     }
 
     /// Compiles a graph like [`with_lane_code`](Self::with_lane_code), with vectors of at most 256
     /// bits.
     #[cfg(feature = "testing")]
     pub fn with_lane_code_up_to_256_bits(graph: Graph, lanes: usize) -> Result<Program> {
-        let lane_code = CodeVectors::UpTo256;
-        Program::with_options(
-            graph,
-            CompileOptions { lanes, lane_code, ..CompileOptions::default().with_native(false) },
-        )
+        Program::with_code_of_lanes(graph, lanes, CodeVectors::UpTo256)
+    }
+
+    #[cfg(feature = "testing")]
+    fn with_code_of_lanes(graph: Graph, lanes: usize, lane_code: CodeVectors) -> Result<Program> {
+        let options = CompileOptions::default().with_native(false);
+        Program::with_options(graph, CompileOptions { lanes, lane_code, ..options })
     }
 
     /// Compiles a graph like [`new`](Self::new), without fusion: each operation is a pass over

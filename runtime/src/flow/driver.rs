@@ -50,7 +50,7 @@ pub(crate) struct StepResults {
     pub(crate) outputs: Vec<Option<HostTensor>>,
     /// The new values of variables, on the devices that assigned them.
     pub(crate) assigned: Vec<(VarId, DeviceBuffer)>,
-    /// What the step has read. To free large values takes a while.
+    /// The values that the step has read. Freeing large ones takes a while.
     #[cfg(feature = "peers")]
     pub(crate) inputs: StepInputs,
 }

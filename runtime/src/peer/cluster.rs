@@ -16,7 +16,7 @@ use super::node::{Node, key_of, lock, number_of};
 use super::origins::Origins;
 use super::participant;
 use super::proto::caller::{
-    Caller, CallerArrival, CallerInput, CallerOptions, CallerOutput, KnownPeer, LinkLoss, NewValue,
+    Caller, CallerArrival, CallerInput, CallerOptions, CallerOutput, KnownPeer, LinkLoss, NewValue, RequestResult,
 };
 use super::proto::frame::{
     Hello, PeerKey, PrintStream, ProcessNumber, RequestNumber, SessionId, StepFault, StepNumber,
@@ -104,7 +104,7 @@ pub(crate) struct PeerCluster {
 pub(super) struct ClusterState {
     pub(super) caller: Caller,
     pub(super) steps: BTreeMap<StepNumber, AwaitedStep>,
-    pub(super) answers: BTreeMap<RequestNumber, Result<Option<HostTensor>, WireError>>,
+    pub(super) answers: BTreeMap<RequestNumber, Result<RequestResult, WireError>>,
     /// The peers that failed to open the session, once all have answered.
     opened: Option<Vec<(ProcessNumber, WireError)>>,
     /// Whether a thread connects to peers.
@@ -315,10 +315,8 @@ impl PeerCluster {
         let ask = |state: &mut ClusterState, time: (Time, Duration), outputs: &mut Vec<CallerOutput>| {
             Ok((state.caller.test_link(ends, time, outputs)?, ()))
         };
-        let (speed, ()) = self.request(ends[0], ask)?;
-        let speed = speed.expect("a test has a result");
-        let [latency, bandwidth] = *speed.data::<f64>() else { panic!("a test has two numbers") };
-        Ok(LinkSpeed { latency, bandwidth })
+        let (RequestResult::Speed(speed), ()) = self.request(ends[0], ask)? else { panic!("a test has a speed") };
+        Ok(LinkSpeed { latency: speed.latency, bandwidth: speed.bandwidth })
     }
 
     fn state(&self) -> MutexGuard<'_, ClusterState> {
@@ -641,7 +639,7 @@ impl PeerCluster {
             (Time, Duration),
             &mut Vec<CallerOutput>,
         ) -> Result<(RequestNumber, T), WireError>,
-    ) -> Result<(Option<HostTensor>, T)> {
+    ) -> Result<(RequestResult, T)> {
         let patience = self.failure_timeout * 2;
         let mut ask = || self.with(|state, now, outputs| ask(state, (now, patience), outputs));
         let asked = match ask() {
@@ -663,9 +661,9 @@ impl PeerCluster {
             let request = state.caller.fetch(process, value, time, outputs)?;
             Ok((request, ()))
         };
-        let (tensor, ()) = self.request(process, ask)?;
-        match tensor {
-            Some(tensor) if ty.compatible(&Type::Tensor(tensor.ty())) => Ok(tensor),
+        let (result, ()) = self.request(process, ask)?;
+        match result {
+            RequestResult::Value(tensor) if ty.compatible(&Type::Tensor(tensor.ty())) => Ok(tensor),
             _ => {
                 let message = format!("{} returned a value of another type", self.name(process));
                 Err(Diagnostic::new(message).of_kind(ErrorKind::Internal))

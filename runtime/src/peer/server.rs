@@ -33,8 +33,9 @@ use std::sync::{Arc, Mutex, Weak};
 /// An estimate of the memory of a node of a program and of what is compiled from it.
 const BYTES_PER_NODE: u64 = 2 << 10;
 
-/// The number of bytes whose freeing takes longer than to wake a thread.
-const FREED_LATER: u64 = 256 << 10;
+/// The number of input bytes from which on another thread frees them. With less, waking it costs as
+/// much as it saves.
+const FREED_LATER: u64 = 4 << 20;
 
 /// A device that a peer offers.
 #[derive(Clone, Debug)]

@@ -49,8 +49,9 @@ mod additions;
 mod block;
 mod buffers;
 mod choose;
-#[cfg(all(feature = "jit", target_arch = "x86_64"))]
+#[cfg_attr(not(all(feature = "jit", target_arch = "x86_64")), path = "without_code.rs")]
 mod code;
+mod code_input;
 mod join;
 mod operations;
 mod program;
@@ -103,71 +104,6 @@ impl fmt::Display for WhyNotInLanes {
             WhyNotInLanes::Entry => f.write_str("no jump leads to it"),
             WhyNotInLanes::Native => f.write_str("its native code takes less time"),
             WhyNotInLanes::Size => f.write_str("it has too many instructions"),
-        }
-    }
-}
-
-/// The native code of a build without it, or for a processor that has none.
-#[cfg(not(all(feature = "jit", target_arch = "x86_64")))]
-mod code {
-    use super::CodeVectors;
-    use super::program::{BasicBlock, RowId, RowInfo};
-    use super::rows::VectorBytes;
-    use crate::cpu::compile::{Base, StackId};
-    use anabranch_dsl::interp::StopFlag;
-    use std::fmt;
-    use std::sync::atomic::AtomicBool;
-
-    /// The native code of a program. There is none.
-    #[derive(Debug)]
-    pub(super) enum LaneCode {}
-
-    /// Memory for runs of code.
-    #[derive(Default)]
-    pub(super) struct CodeMemory {}
-
-    /// A block of lanes, as its code sees it.
-    #[expect(dead_code, reason = "there is no code")]
-    pub(super) struct CodeBlock<'a> {
-        pub(super) rows: &'a mut [Vec<VectorBytes>],
-        pub(super) active: &'a [u8],
-        pub(super) n: usize,
-        pub(super) elements: &'a dyn Fn(CodeSource) -> &'a [u8],
-        pub(super) stop: &'a StopFlag,
-        pub(super) has_declined: &'a AtomicBool,
-    }
-
-    /// Where elements come from.
-    #[expect(dead_code, reason = "there is no code")]
-    #[derive(Clone, Copy)]
-    pub(super) enum CodeSource {
-        Tensor(Base),
-        List(StackId),
-    }
-
-    /// The operations of a program, and their rows.
-    #[expect(dead_code, reason = "there is no code")]
-    pub(super) struct LaneBody<'a> {
-        pub(super) rows: &'a [RowInfo],
-        pub(super) blocks: &'a [BasicBlock],
-        pub(super) has_byte_numbers: bool,
-        pub(super) read_at_end: &'a [RowId],
-    }
-
-    /// Compiles nothing.
-    pub(super) fn compile(_: LaneBody<'_>, _: CodeVectors) -> Option<(Vec<BasicBlock>, LaneCode)> {
-        None
-    }
-
-    impl LaneCode {
-        pub(super) fn run(&self, _: u16, _: CodeBlock<'_>, _: &mut CodeMemory) -> bool {
-            match *self {}
-        }
-    }
-
-    impl fmt::Display for LaneCode {
-        fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
-            match *self {}
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::additions::AdditionLog;
 use super::block::{Declined, LaneBlock};
-use super::code::{CodeBlock, CodeSource};
+use super::code_input::{CodeBlock, CodeSource};
 use super::program::{ElementIndex, ElementSource, LaneOp, OwnTensor, RowId, StackPart, UpdateValue};
 use super::rows::{blend, bounds, by_size, bytes, divide_by_power, fill, register};
 use crate::cpu::compile::StackId;

@@ -152,7 +152,7 @@ pub(crate) trait NetEvents: Send + Sync {
     fn lost(&self, link: &Link, why: LinkLost);
 }
 
-/// What the layer above says of a body that has begun to arrive.
+/// The answer of the layer above to a body that has begun to arrive.
 #[derive(Clone, Debug)]
 pub(crate) struct AdmittedBody {
     /// The bytes of one of its elements, for which the memory is aligned.

@@ -318,6 +318,14 @@ pub(crate) struct TestedSpeed {
     pub(crate) bandwidth: f64,
 }
 
+impl TestedSpeed {
+    /// Returns whether a link can have this speed.
+    pub(crate) fn is_possible(&self) -> bool {
+        let TestedSpeed { latency, bandwidth } = *self;
+        latency.is_finite() && latency >= 0.0 && bandwidth.is_finite() && bandwidth > 0.0
+    }
+}
+
 /// A frame to the owner of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum CallerFrame<T = HostTensor> {

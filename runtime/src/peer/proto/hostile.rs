@@ -7,12 +7,12 @@
 use super::caller::{Caller, CallerInput, CallerOptions, CallerOutput, KnownPeer, LinkLoss, ProgramOffer};
 use super::caller::{SharedAccess, StepPlan};
 use super::codec::{Announced, Destination, Encoded, announce, decode, encode};
+use super::frame::TestedSpeed;
 use super::frame::{CallerFrame, Digest, Hello, LinkFrame, Open, PeerFrame, PeerKey, ProcessEntry, WireFrame};
 use super::frame::{LockNumber, ProcessNumber, ProgramNumber, RequestNumber, SessionId, SessionLimits, StepNumber};
 use super::host::{Host, HostInput, HostLimits, HostOutput, LoadedAs, StepEnd};
 use super::random::Rng;
 use super::{LinkNumber, Time};
-use crate::peer::proto::frame::TestedSpeed;
 use anabranch_dsl::HostTensor;
 use std::net::SocketAddr;
 use std::time::Duration;

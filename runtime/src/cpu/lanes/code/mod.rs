@@ -44,19 +44,17 @@ mod scalar;
 mod steps;
 
 use super::CodeVectors;
-use super::program::{BasicBlock, RowId, RowInfo};
+use super::code_input::{CodeBlock, CodeSource, LaneBody};
+use super::program::{BasicBlock, RowId};
 use super::rows::VectorBytes;
-use crate::cpu::compile::{Base, StackId};
 use crate::cpu::native::executable;
 use crate::cpu::vector::has_avx512f;
-use anabranch_dsl::interp::StopFlag;
 use bytemuck::Zeroable;
 use encode::VectorLength;
 use lower::{Lowered, ReadTensor};
 use memmap2::Mmap;
 use region::LoopBlocks;
 use std::fmt;
-use std::sync::atomic::AtomicBool;
 
 /// The number of lanes of a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +128,7 @@ impl LaneInstructions {
     }
 }
 
-/// What a function works on.
+/// The memory on which a function works.
 #[repr(C)]
 struct CodeArguments {
     /// The addresses of the elements of the function's rows.
@@ -181,40 +179,6 @@ pub(super) struct CodeMemory {
     slots: Vec<VectorBytes>,
     rows: Vec<*mut u8>,
     tensors: Vec<CodeTensor>,
-}
-
-/// A block of lanes, as its code sees it.
-pub(super) struct CodeBlock<'a> {
-    /// The rows of the program, each with memory for the lanes of the block, rounded up to 16.
-    pub(super) rows: &'a mut [Vec<VectorBytes>],
-    /// Whether each lane is active, for as many lanes.
-    pub(super) active: &'a [u8],
-    /// All active lanes are before this one.
-    pub(super) n: usize,
-    /// Returns all elements of a tensor or list.
-    pub(super) elements: &'a dyn Fn(CodeSource) -> &'a [u8],
-    pub(super) stop: &'a StopFlag,
-    pub(super) has_declined: &'a AtomicBool,
-}
-
-/// The operations of a program, and their rows.
-#[derive(Clone, Copy)]
-pub(super) struct LaneBody<'a> {
-    pub(super) rows: &'a [RowInfo],
-    pub(super) blocks: &'a [BasicBlock],
-    /// Whether rows may have numbers of one byte, other than bools.
-    pub(super) has_byte_numbers: bool,
-    /// The rows that are read after the last basic block.
-    pub(super) read_at_end: &'a [RowId],
-}
-
-/// Where elements come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CodeSource {
-    /// A tensor that the body does not write.
-    Tensor(Base),
-    /// The elements of a list, one after the other.
-    List(StackId),
 }
 
 /// The most basic blocks, times the number of rows, of a program that is compiled: the rows that

@@ -6,7 +6,9 @@ use crate::cpu::kernels::functions::function;
 use crate::cpu::lanes::program::{BasicBlock, BlockEnd, ElementIndex, ElementSource, LaneOp, RowInfo, RowStart};
 use crate::cpu::lanes::rows::{by_size, bytes, bytes_mut, divide_by_power, register};
 use anabranch_dsl::DType;
+use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::ops::{self, Prim, prim};
+use std::sync::atomic::AtomicBool;
 
 /// The number of lanes of the tests.
 const LANES: usize = 64;
@@ -128,7 +130,7 @@ fn agrees(
     for is_kept in [false, true] {
         let infos: Vec<RowInfo> =
             types.iter().enumerate().map(|(i, d)| row(d.size(), RowStart::Nothing, is_kept && i == dst)).collect();
-        // What a row of one basic block has is needed if something reads it.
+        // The elements of a row of one basic block are needed if something reads it.
         let reads = LaneOp::Push { stack: 0, src: dst_row };
         let again = op.clone();
         let Some(code) = compiled(&infos, &[op.clone(), again, reads], &[], limit) else { return false };

@@ -314,7 +314,7 @@ async fn receive_chunk(link: &Link, mut pieces: PieceReader) -> Result<(), Optio
     };
     match receive_chunk_of(link, &header, pieces).await {
         Err(PieceError::Reset) => {
-            // What says so may arrive later than the end of the stream.
+            // The signal that says so may arrive later than the end of the stream.
             wait_until(link, || Ok(lock(&link.0.incoming).is_cancelled(header.transfer))).await
         }
         outcome => outcome.map_err(PieceError::violation),

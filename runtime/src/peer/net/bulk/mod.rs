@@ -17,7 +17,7 @@ pub(super) mod hostile;
 pub(super) mod incoming;
 pub(super) mod outgoing;
 
-/// What bodies are sent for, in numbers of the layer above. Those of one purpose can be cancelled
+/// The purpose of bodies, in numbers of the layer above. Those of one purpose can be cancelled
 /// together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BodyPurpose {

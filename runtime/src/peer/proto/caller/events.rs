@@ -2,7 +2,9 @@
 
 use crate::byte_gauge::HeldBytes;
 use crate::peer::proto::frame::{Digest, Hello, PeerKey, PrintStream, ProcessNumber, ProgramNumber, WireFrame};
-use crate::peer::proto::frame::{RequestNumber, SessionId, StepFault, StepMessage, StepNumber, ValueId, WireError};
+use crate::peer::proto::frame::{
+    RequestNumber, SessionId, StepFault, StepMessage, StepNumber, TestedSpeed, ValueId, WireError,
+};
 use crate::peer::proto::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
 use std::net::SocketAddr;
@@ -94,10 +96,9 @@ pub(crate) enum CallerOutput {
         process: ProcessNumber,
         program: ProgramNumber,
     },
-    /// A request is answered. A fetch yields a tensor.
     RequestDone {
         request: RequestNumber,
-        outcome: Result<Option<HostTensor>, WireError>,
+        outcome: Result<RequestResult, WireError>,
     },
     /// What arrived for a step, in order. It counts as waiting until the step takes it.
     Arrived {
@@ -115,6 +116,16 @@ pub(crate) enum CallerOutput {
         process: ProcessNumber,
         error: WireError,
     },
+}
+
+/// The result of a request to a peer.
+#[derive(Clone, Debug)]
+pub(crate) enum RequestResult {
+    Done,
+    /// The value that was fetched.
+    Value(HostTensor),
+    /// The speed of the link that was tested.
+    Speed(TestedSpeed),
 }
 
 /// What arrives for a step at the owner of its session.

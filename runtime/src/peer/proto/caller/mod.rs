@@ -36,15 +36,14 @@ mod tests;
 
 use super::frame::{CallerFrame, Digest, Hello, LinkFrame, OWNER, Open, PeerFrame, PeerKey, WireFrame};
 use super::frame::{LockNumber, ProcessEntry, ProcessNumber, ProgramNumber, RequestNumber, SessionLimits, StepFault};
-use super::frame::{StepNumber, ValueId, WireError, WireErrorKind, prefix};
+use super::frame::{StepNumber, TestedSpeed, ValueId, WireError, WireErrorKind, prefix};
 use super::{LinkNumber, Time};
 use crate::byte_gauge::ByteGauge;
-use crate::peer::proto::frame::TestedSpeed;
 use anabranch_dsl::HostTensor;
 pub(crate) use begin::{BeginError, StepPlan};
 use blame::PeerLoss;
 pub(crate) use events::{CallerArrival, CallerInput, CallerOptions, CallerOutput};
-pub(crate) use events::{KnownPeer, LinkLoss, NewValue, ProgramOffer, ProgramState};
+pub(crate) use events::{KnownPeer, LinkLoss, NewValue, ProgramOffer, ProgramState, RequestResult};
 use peer::{CallerPeer, PeerPhase, PendingRequest};
 pub(crate) use shared::{SharedAccess, WantedLock};
 use std::collections::BTreeMap;

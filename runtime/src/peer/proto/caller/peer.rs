@@ -3,10 +3,9 @@
 use super::{Answer, Arc, Caller, CallerOptions, CallerOutput, Digest, Hello, KnownPeer, LinkNumber, LockNumber};
 use super::{LinkLoss, PeerFrame, PeerLoss, WireError, prefix, seconds, too_large, unavailable};
 use super::{PeerKey, ProcessNumber, ProgramNumber, ProgramOffer, ProgramState, RequestNumber, SessionLimits, Time};
-use super::{ValueId, WireErrorKind};
+use super::{RequestResult, ValueId, WireErrorKind};
 use crate::peer::proto::codec::MAX_RELEASED;
 use crate::peer::proto::frame::MAX_TEXT;
-use crate::peer::proto::frame::TestedSpeed;
 use crate::peer::proto::payload::MAX_BODY;
 use anabranch_dsl::HostTensor;
 use std::collections::{BTreeMap, BTreeSet};
@@ -517,32 +516,30 @@ impl Caller {
             }
             (RequestKind::Store(value), Answer::Stored) => {
                 self.peer_mut(process).expect("the process is a peer").values.insert(value);
-                Ok(None)
+                Ok(RequestResult::Done)
             }
-            (RequestKind::Fetch, Answer::Fetched(tensor)) => Ok(Some(tensor)),
-            (RequestKind::TestLink, Answer::LinkTested(TestedSpeed { latency, bandwidth })) => {
-                if !(latency.is_finite() && latency >= 0.0 && bandwidth.is_finite() && bandwidth > 0.0) {
-                    return Err("it has tested a link with a wrong result".to_owned());
-                }
-                Ok(Some(HostTensor::new(vec![2], vec![latency, bandwidth])))
-            }
+            (RequestKind::Fetch, Answer::Fetched(tensor)) => Ok(RequestResult::Value(tensor)),
+            (RequestKind::TestLink, Answer::LinkTested(speed)) => match speed.is_possible() {
+                true => Ok(RequestResult::Speed(speed)),
+                false => return Err("it has tested a link with a wrong result".to_owned()),
+            },
             (
                 RequestKind::Acquire(Acquisition { lock, values, .. }),
                 answer @ (Answer::Acquired | Answer::Failed(_)),
             ) => {
                 let outcome = match answer {
                     Answer::Failed(error) => Err(error),
-                    _ => Ok(None),
+                    _ => Ok(RequestResult::Done),
                 };
                 self.acquired(process, lock, values, outcome.is_ok(), request.is_abandoned, out);
                 outcome
             }
-            (RequestKind::Prepare, Answer::Prepared) => Ok(None),
+            (RequestKind::Prepare, Answer::Prepared) => Ok(RequestResult::Done),
             (RequestKind::Decide(lock), answer @ (Answer::Decided | Answer::Failed(_))) => {
                 self.decisions.remove(&(process, lock));
                 match answer {
                     Answer::Failed(error) => Err(error),
-                    _ => Ok(None),
+                    _ => Ok(RequestResult::Done),
                 }
             }
             (_, Answer::Failed(error)) => Err(error),

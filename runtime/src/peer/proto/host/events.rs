@@ -3,9 +3,10 @@
 use super::SharedValue;
 use crate::byte_gauge::{ByteGauge, HeldBytes};
 use crate::peer::proto::codec::Destination;
-use crate::peer::proto::frame::TestedSpeed;
 use crate::peer::proto::frame::{Digest, Hello, PeerKey, ProcessNumber, RequestNumber, SessionId, WireFrame};
-use crate::peer::proto::frame::{Start, StatusReport, StepFault, StepMessage, StepNumber, ValueId, WireError};
+use crate::peer::proto::frame::{
+    Start, StatusReport, StepFault, StepMessage, StepNumber, TestedSpeed, ValueId, WireError,
+};
 use crate::peer::proto::payload::{MAX_BODY, MAX_WAITING};
 use crate::peer::proto::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;

@@ -4,7 +4,6 @@ use super::super::frame::{PartMessage, PrintStream, RequestNumber, Start, Status
 use super::super::frame::{SharedUse, StepProgress, ValueId, WireError, WireErrorKind};
 use super::super::random::Rng;
 use super::*;
-use crate::peer::proto::frame::TestedSpeed;
 use anabranch_dsl::Bytes;
 
 impl Rng {

@@ -6,12 +6,11 @@
 
 use super::cluster::{ClusterModel, CounterKey, ms};
 use super::work::{stamp_of, tensor_of};
-use crate::peer::proto::caller::{SharedAccess, WantedLock};
+use crate::peer::proto::caller::{RequestResult, SharedAccess, WantedLock};
 use crate::peer::proto::frame::{LockNumber, ProcessNumber, RequestNumber, ValueId, WireError, WireErrorKind};
-use anabranch_dsl::HostTensor;
 
 /// The outcome of a request.
-type Answered = Result<Option<HostTensor>, WireError>;
+type Answered = Result<RequestResult, WireError>;
 
 /// An increment of counters at one or two peers, all or none.
 #[derive(Debug)]
@@ -142,7 +141,8 @@ impl ClusterModel {
                 owner.counter = Some((peer, incarnation, owner.name.clone()));
             }
             (CounterPhase::Reading(_), Ok(value)) => {
-                let value = value.as_ref().map(stamp_of).expect("a fetch yields a value");
+                let RequestResult::Value(value) = value else { panic!("a fetch yields a value") };
+                let value = stamp_of(value);
                 let wait = 200 + self.rng.below(2_000);
                 let stored = self
                     .call(node, |caller, now, out| caller.store(process, tensor_of(value + 1), (now, ms(wait)), out));

@@ -6,7 +6,7 @@ use super::work::{PartRun, n_outputs, receive, stamp, stamp_of, tensor_of};
 use crate::byte_gauge::HeldBytes;
 use crate::peer::proto::Time;
 use crate::peer::proto::caller::{BeginError, Caller, CallerArrival, CallerOutput, NewValue, ProgramOffer};
-use crate::peer::proto::caller::{ProgramState, StepPlan};
+use crate::peer::proto::caller::{ProgramState, RequestResult, StepPlan};
 use crate::peer::proto::frame::{Digest, OWNER, ProcessNumber, ProgramNumber, RequestNumber, SessionId};
 use crate::peer::proto::frame::{StepFault, StepNumber, ValueId, WireErrorKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -327,8 +327,8 @@ impl ClusterModel {
                         self.commit(node, process, variable, value, content);
                     }
                 } else if let Some(content) = user.fetches.remove(&request)
-                    && let Ok(tensor) = outcome
-                    && tensor.as_ref().map(stamp_of) != Some(content)
+                    && let Ok(result) = outcome
+                    && !matches!(&result, RequestResult::Value(tensor) if stamp_of(tensor) == content)
                 {
                     self.wrong("a fetch yields another value".to_owned());
                 } else {
