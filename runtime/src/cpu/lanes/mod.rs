@@ -49,7 +49,7 @@ mod additions;
 mod block;
 mod buffers;
 mod choose;
-#[cfg_attr(not(all(feature = "jit", target_arch = "x86_64")), path = "without_code.rs")]
+#[cfg(all(feature = "jit", target_arch = "x86_64"))]
 mod code;
 mod code_input;
 mod join;
@@ -104,6 +104,40 @@ impl fmt::Display for WhyNotInLanes {
             WhyNotInLanes::Entry => f.write_str("no jump leads to it"),
             WhyNotInLanes::Native => f.write_str("its native code takes less time"),
             WhyNotInLanes::Size => f.write_str("it has too many instructions"),
+        }
+    }
+}
+
+/// The native code of a build without it, or for a processor that has none.
+#[cfg(not(all(feature = "jit", target_arch = "x86_64")))]
+mod code {
+    use super::CodeVectors;
+    use super::code_input::{CodeBlock, LaneBody};
+    use super::program::BasicBlock;
+    use std::fmt;
+
+    /// The native code of a program. There is none.
+    #[derive(Debug)]
+    pub(super) enum LaneCode {}
+
+    /// Memory for runs of code.
+    #[derive(Default)]
+    pub(super) struct CodeMemory {}
+
+    /// Compiles nothing.
+    pub(super) fn compile(_: LaneBody<'_>, _: CodeVectors) -> Option<(Vec<BasicBlock>, LaneCode)> {
+        None
+    }
+
+    impl LaneCode {
+        pub(super) fn run(&self, _: u16, _: CodeBlock<'_>, _: &mut CodeMemory) -> bool {
+            match *self {}
+        }
+    }
+
+    impl fmt::Display for LaneCode {
+        fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+            match *self {}
         }
     }
 }
