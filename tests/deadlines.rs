@@ -215,6 +215,52 @@ fn another_thread_cancels() {
     assert!(error.message.contains("was cancelled"), "{error}");
 }
 
+/// Each of these operations takes minutes.
+#[test]
+fn one_long_operation_ends_too() {
+    fn integers(x: Tensor<f32>) -> Tensor<f32> {
+        let x = x.cast::<i32>().broadcast_to([4096, 4096]) + iota::<i32>(4096);
+        x.matmul(x).cast()
+    }
+    fn floats(x: Tensor<f32>) -> Tensor<f32> {
+        let x = x.broadcast_to([4096, 4096]) + iota::<f32>(4096);
+        x.matmul(x).matmul(x).matmul(x).matmul(x)
+    }
+    fn convolution(x: Tensor<f32>) -> Tensor<f32> {
+        let images = x.broadcast_to([1, 64, 512, 512]) + iota::<f32>(512);
+        let filters = x.broadcast_to([64, 64, 15, 15]) + iota::<f32>(15);
+        images.conv2d(filters, ConvOptions::new())
+    }
+    fn pooling(x: Tensor<f32>) -> Tensor<f32> {
+        let image = x.broadcast_to([1, 1, 600, 600]) + iota::<f32>(600);
+        image.avg_pool(PoolOptions::<2>::new(301).stride(1))
+    }
+    fn attention(x: Tensor<f32>) -> Tensor<f32> {
+        let x = x.broadcast_to([1, 40_000, 512]) + iota::<f32>(512);
+        x.scaled_dot_product_attention(x, x, AttentionMask::None)
+    }
+    fn is_ended(f: fn(Tensor<f32>) -> Tensor<f32>, name: &str) {
+        let sum = |x: Tensor<f32>, devices: [&str; 2]| {
+            let y = on(devices[0], || x + 1.0);
+            on(devices[1], || f(y).sum())
+        };
+        // The first deadline may pass while the function is compiled.
+        for (devices, n_calls) in [(["/cpu:0", "/cpu:0"], 2), (["/cpu:0", "/cpu:1"], 1)] {
+            let session = Session::builder().cpus(2).build().unwrap();
+            let f = session.function(|x: Tensor<f32>| sum(x, devices)).unwrap();
+            for _ in 0..n_calls {
+                let error = f.call_timeout(SOON, 1.0).unwrap_err();
+                assert_eq!(error.kind, ErrorKind::DeadlineExceeded, "{name}: {error}");
+            }
+        }
+    }
+    is_ended(integers, "integers");
+    is_ended(floats, "floats");
+    is_ended(convolution, "convolution");
+    is_ended(pooling, "pooling");
+    is_ended(attention, "attention");
+}
+
 #[test]
 fn waiting_for_a_variable_ends_too() {
     let w = Var::<i32>::new("w", 0);

@@ -70,9 +70,9 @@ impl StopFlag {
 
 /// Returns the error for a stopped run of `graph`, which is the same in every engine.
 ///
-/// `loops` are the running loops, innermost first. If there are none, `next` is the location of the
-/// operation that would have run next.
-pub fn stopped(kind: ErrorKind, graph: &str, loops: impl IntoIterator<Item = Loc>, next: Loc) -> Diagnostic {
+/// `loops` are the running loops, innermost first. If there are none, `at` is the location of the
+/// operation that was running or would have run next.
+pub fn stopped(kind: ErrorKind, graph: &str, loops: impl IntoIterator<Item = Loc>, at: Loc) -> Diagnostic {
     let message = match kind {
         ErrorKind::DeadlineExceeded => format!("the call of `{graph}` did not end before its deadline"),
         _ => format!("the call of `{graph}` was cancelled"),
@@ -83,7 +83,7 @@ pub fn stopped(kind: ErrorKind, graph: &str, loops: impl IntoIterator<Item = Loc
         error = error.at(place, label);
     }
     if error.labels.is_empty() {
-        error = error.at(next, "this would have run next");
+        error = error.at(at, "the run stopped here");
     }
     match kind {
         ErrorKind::DeadlineExceeded => error.help("no variable has changed; call again with a later deadline"),

@@ -15,6 +15,7 @@
 
 use super::cores::{self, ThreadOnCores};
 use super::limit::{AtWork, ThreadLimit, n_threads};
+use super::stop::KernelStop;
 use std::any::Any;
 use std::hint::spin_loop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -53,6 +54,7 @@ pub(super) fn run(n: usize, part: &(dyn Fn(usize) + Sync)) {
         left: AtomicU64::new(range(0, n.div_ceil(of_block) as u64)),
         n_helpers: AtomicUsize::new(0),
         limit: at_work.limit().clone(),
+        stop: KernelStop::of_this_thread(),
         panic: Mutex::new(None),
     };
     HELPERS.open(&job);
@@ -74,6 +76,7 @@ struct Job<'a> {
     left: AtomicU64,
     n_helpers: AtomicUsize,
     limit: Option<Arc<ThreadLimit>>,
+    stop: KernelStop,
     /// The first panic of a part.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -271,8 +274,12 @@ impl Helpers {
 
     /// Computes parts of a job that has this helper.
     fn help_with(&self, job: JobPtr, at_work: AtWork) {
-        // SAFETY: by H1 the job lives as long as it has this helper.
-        unsafe { &*job.0 }.compute(ClaimEnd::Last);
+        // SAFETY: by H1 the job lives as long as it has this helper, and so does the flag, within
+        // whose borrow the caller runs.
+        unsafe {
+            let job = &*job.0;
+            job.stop.within(|| job.compute(ClaimEnd::Last));
+        }
         drop(at_work);
         let list = self.list();
         // SAFETY: as above. This is the last access.

@@ -13,6 +13,8 @@
 //!   size of the rayon pool to which the calling thread belongs, and by the number of cores: no
 //!   thread helps while there is a thread at work for each core.
 //!
+//! - Parts of [`chunks`] are skipped once the step is to stop ([`stop`]).
+//!
 //! The functions receive the work as a pointer and are compiled once. Functions that are generic
 //! over closures would be compiled again for each kernel, with all that divides and waits.
 //!
@@ -21,6 +23,7 @@
 mod cores;
 mod helpers;
 mod limit;
+pub(crate) mod stop;
 
 #[cfg(debug_assertions)]
 pub(crate) use limit::is_at_work;
@@ -34,7 +37,7 @@ pub(crate) fn indices(n: usize, f: &(dyn Fn(usize) + Sync)) {
 }
 
 /// Calls `f((i, chunk))` for the chunks of `size` elements in any order, on all threads that are
-/// free. The last chunk may be shorter.
+/// free. The last chunk may be shorter. Chunks are left as they are once the step is to stop.
 pub(crate) fn chunks<T: Send>(data: &mut [T], size: usize, f: impl Fn((usize, &mut [T])) + Sync) {
     struct SlicePtr<T>(*mut T);
     // SAFETY: it stands for a `&mut [T]` whose disjoint chunks go to threads, and `&mut [T]` is
@@ -48,6 +51,9 @@ pub(crate) fn chunks<T: Send>(data: &mut [T], size: usize, f: impl Fn((usize, &m
 
     let (start, len) = (SlicePtr(data.as_mut_ptr()), data.len());
     indices(len.div_ceil(size), &|i| {
+        if stop::is_set() {
+            return;
+        }
         let first = i * size;
         // SAFETY: `i` is below the number of chunks, so the chunk is in `data`, which is borrowed
         // until all calls have returned. Each `i` comes once, so nothing else has its chunk.

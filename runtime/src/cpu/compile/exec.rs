@@ -211,6 +211,10 @@ impl Plan {
     ) -> Result<()> {
         cx.prepare(self, pool)?;
         let foreign = ExternalTensors { inputs, constants: &self.constants, vars };
+        threads::stop::within(run_context.stop, || self.run_code(cx, foreign, run_context))
+    }
+
+    fn run_code(&self, cx: &mut Context, foreign: ExternalTensors<'_>, run_context: RunContext<'_>) -> Result<()> {
         let code = &self.code[..];
         let mut pc = 0;
         loop {
@@ -318,6 +322,10 @@ impl Plan {
                 | Instr::JumpCompare { .. } => panic!("{instr:?} was left over"),
             }
             cx.note(PlanWork::Instr(pc), begin);
+            // Its result may be incomplete.
+            if let Some(kind) = run_context.stop.get() {
+                return Err(self.stopped(kind, pc));
+            }
             pc += 1;
         }
     }
@@ -340,7 +348,7 @@ impl Plan {
         unsafe { native.run(function, regs, stacks, addresses, run_context.stop) }
     }
 
-    /// Returns the error of a run that was stopped before instruction `pc`.
+    /// Returns the error of a run that was stopped at instruction `pc`.
     fn stopped(&self, kind: ErrorKind, pc: usize) -> Diagnostic {
         let mut around: Vec<&LoopSpan> = self.loops.iter().filter(|l| l.code.contains(&(pc as u32))).collect();
         around.sort_by_key(|l| l.code.len());

@@ -15,6 +15,7 @@
 use std::mem::MaybeUninit;
 
 use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
+use crate::threads::stop;
 
 /// Maximum inner extent of one tile.
 pub(super) const SLAB: usize = 256;
@@ -140,7 +141,7 @@ pub(super) fn pack<T: Lane>(
 }
 
 impl<T: Lane> GemmBlock<T> {
-    /// Computes the block.
+    /// Computes the block, unless the step is to stop.
     ///
     /// # Safety
     /// The operands of the block must be readable. Its part of the result must be writable and not
@@ -163,6 +164,9 @@ impl<T: Lane> Task<T> for GemmBlock<T> {
             let slab = self.inner.div_ceil(slabs);
             let mut copy = [MaybeUninit::<T>::uninit(); SLAB * WIDEST];
             for s in 0..slabs {
+                if stop::is_set() {
+                    return;
+                }
                 let start = s * slab;
                 let depth = slab.min(self.inner - start);
                 let adds = self.adds || s > 0;

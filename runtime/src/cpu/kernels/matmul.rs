@@ -353,6 +353,9 @@ impl Matmul {
         let one = |(i, y): (usize, &mut [T])| {
             let [at, bt] = self.start(i, [a.offset, b.offset]);
             for (i, y) in y.chunks_exact_mut(self.n).enumerate() {
+                if threads::stop::is_set() {
+                    return;
+                }
                 y.fill(T::default());
                 for p in 0..self.k {
                     let x = x[at + i * self.at[0].down + p * self.at[0].right];

@@ -256,6 +256,9 @@ impl ChannelsLast {
             assert!(n == 0 || farthest + last + lanes <= left.len() && rows_of_result * self.filters <= out.len());
             let slabs = phase.terms.len().div_ceil(SLAB);
             for (s, terms) in phase.terms.chunks(phase.terms.len().div_ceil(slabs)).enumerate() {
+                if threads::stop::is_set() {
+                    return;
+                }
                 for column in (0..self.filters).step_by(wide) {
                     let product = PanelProduct {
                         left,

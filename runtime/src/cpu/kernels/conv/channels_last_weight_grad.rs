@@ -146,6 +146,9 @@ impl ChannelsLastWeightGrad {
         let mut is_first = true;
         for image in images.clone().step_by(self.boxes.images()) {
             for n in 0..self.boxes.parts_of_image() {
+                if threads::stop::is_set() {
+                    return;
+                }
                 let part = self.boxes.part(image, self.boxes.images().min(images.end - image), n);
                 let left = self.boxes.fill(&part, x, room);
                 let (mut n, step) = (0, self.boxes.apart());

@@ -293,6 +293,9 @@ impl<T: Lane> RowChunk<'_, T> {
         for from in (0..n_columns).step_by(WIDTH) {
             let columns = self.columns(phase, from, n_columns.min(from + WIDTH), WIDTH + V::N);
             for k in (0..depth).step_by(block) {
+                if threads::stop::is_set() {
+                    return;
+                }
                 let end = depth.min(k + block);
                 // SAFETY: the caller guarantees that the processor supports the instructions of
                 // `V`.

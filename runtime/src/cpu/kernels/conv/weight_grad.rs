@@ -151,6 +151,9 @@ impl<T: Lane> Task<T> for FilterChunk<'_, T> {
                     false => (image * all_filters + self.first) * plane,
                 };
                 for from in (0..columns).step_by(POSITIONS) {
+                    if threads::stop::is_set() {
+                        return;
+                    }
                     let to = columns.min(from + POSITIONS);
                     self.pack::<V>(image, group, [k, some], [from, to], &mut panel.0);
                     let dy = StridedRows { data: &self.dy[start + from..], apart, n: to - from };

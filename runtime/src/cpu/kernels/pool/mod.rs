@@ -148,12 +148,16 @@ impl Pool {
         }
     }
 
-    /// Calls `f(index of the first position, number of positions, first position)` for each block.
+    /// Calls `f(index of the first position, number of positions, first position)` for each block,
+    /// until the step is to stop.
     #[inline(always)]
     fn blocks(&self, mut f: impl FnMut(usize, usize, [usize; 3])) {
         let mut at = 0;
         for g0 in 0..self.y[0] {
             for g1 in 0..self.y[1] {
+                if threads::stop::is_set() {
+                    return;
+                }
                 for g2 in (0..self.y[2]).step_by(BLOCK) {
                     let n = (self.y[2] - g2).min(BLOCK);
                     f(at, n, [g0, g1, g2]);
