@@ -17,9 +17,11 @@ const SHAPES: &[[usize; 3]] = &[
     [1024, 1024, 1024],
     [2048, 2048, 2048],
     [1, 1024, 1024],
+    [1, 4096, 4096],
     [32, 512, 2048],
     [32, 2048, 512],
     [128, 1024, 1024],
+    [128, 4096, 4096],
 ];
 /// The number of rounds, of which the median and the best are shown.
 const ROUNDS: usize = 11;

@@ -7,7 +7,7 @@
 //! | operands | packed |
 //! |---|---|
 //! | the right one is loop-invariant | the right one, before the loop |
-//! | few rows; the right one is row-major | none: it is read once |
+//! | some hundred rows or fewer; the right one is row-major | none: it is read in place |
 //! | few rows; the right one is column-major | the left one, and the result is computed transposed |
 //! | others | the right one |
 //!
@@ -67,6 +67,9 @@ pub(super) enum MatrixLayout {
 /// The number of multiplications from which on work is split over threads, and the minimum of a
 /// part.
 const PARALLEL: usize = 1 << 20;
+/// The number of multiplications that take as long as reading an element that is not in the caches
+/// of a core.
+const MULTIPLICATIONS_PER_READ: usize = 4;
 /// The parts of a matmul for each thread: more than one, since threads do not start at the same
 /// time.
 const PARTS: usize = 4;
@@ -74,13 +77,17 @@ const PARTS: usize = 4;
 /// then stay in the second-level cache.
 const ROWS: usize = 144;
 const COLUMNS: usize = 528;
-/// Rows and columns of a block are multiples of these, and so of the tiles of all instruction sets.
-const ROW_GRAIN: usize = 24;
-const COLUMN_GRAIN: usize = 48;
+/// For enough parts, blocks are halved along an axis, 0 for rows and 1 for columns, as long as they
+/// are longer than this. The cuts come in this order: large blocks read each panel and each row of
+/// the left matrix for many tiles.
+const CUTS: [(usize, usize); 5] = [(1, 288), (0, 48), (1, 96), (0, 24), (1, 48)];
 /// The number of rows up to which a right matrix that is read once is not packed, for a row-major
-/// and for a column-major one.
-const FEW_ROWS: usize = 24;
+/// and for a column-major one. A row-major one is then read in place, which for more rows is about
+/// as fast as packing it.
+const FEW_ROWS: usize = 384;
 const FEW_ROWS_OF_COLUMNS: usize = 64;
+/// The number of columns up to which a loop-invariant left matrix is packed before the loop.
+const FEW_COLUMNS: usize = 24;
 /// The stride from which on elements are copied for tiles, if at least this many columns use them.
 const FAR: usize = 512;
 const MANY: usize = 256;
@@ -145,7 +152,7 @@ impl Matmul {
         let in_rows = matches!(layouts[1], MatrixLayout::RowMajor { .. });
         let packed = match (a.dtype, kept) {
             (DType::F32 | DType::F64, [_, true]) => Some(ProductSide::Right),
-            (DType::F32 | DType::F64, [true, false]) if n <= FEW_ROWS => Some(ProductSide::Left),
+            (DType::F32 | DType::F64, [true, false]) if n <= FEW_COLUMNS => Some(ProductSide::Left),
             (DType::F32 | DType::F64, _) => match in_rows {
                 true if m <= FEW_ROWS => None,
                 false if m <= FEW_ROWS_OF_COLUMNS => Some(ProductSide::Left),
@@ -177,7 +184,7 @@ impl Matmul {
             strides
         });
         product.batch = merged(&a.shape[..batch], [&strides[0], &strides[1]]);
-        product.block = product.blocks(a.shape[..batch].iter().product());
+        product.block = product.blocks(a.dtype, a.shape[..batch].iter().product());
         product
     }
 
@@ -202,6 +209,13 @@ impl Matmul {
 
     pub(crate) fn multiplications(&self) -> usize {
         self.batch.iter().map(|axis| axis.n).product::<usize>().saturating_mul(self.m * self.k * self.n)
+    }
+
+    /// Returns the work of one matrix in multiplications. With few rows or columns, reading the
+    /// operands takes longer than multiplying.
+    fn work_of_matrix(&self) -> usize {
+        let read = (self.m * self.k).saturating_add(self.k * self.n);
+        (self.m * self.k).saturating_mul(self.n).max(read.saturating_mul(MULTIPLICATIONS_PER_READ))
     }
 
     /// Returns the names of the operations of the epilogue.
@@ -235,26 +249,27 @@ impl Matmul {
         }
     }
 
-    /// Returns the rows and columns of a block, for this number of matrices.
-    fn blocks(&self, matrices: usize) -> [usize; 2] {
+    /// Returns the rows and columns of a block, for this number of matrices. They are multiples of
+    /// those of a tile, and as even as that allows, since threads compute equally many blocks.
+    fn blocks(&self, dtype: DType, matrices: usize) -> [usize; 2] {
         let extents = self.extents();
+        let [rows, columns, _] = match dtype {
+            DType::F64 => self.level.tile::<f64>(),
+            _ => self.level.tile::<f32>(),
+        };
         let even =
-            |n: usize, most: usize, grain: usize| n.div_ceil(n.div_ceil(most).max(1)).max(1).next_multiple_of(grain);
-        let mut block = [even(extents[0], ROWS, ROW_GRAIN), even(extents[1], COLUMNS, COLUMN_GRAIN)];
+            |n: usize, most: usize, tile: usize| n.div_ceil(n.div_ceil(most).max(1)).max(1).next_multiple_of(tile);
+        let mut block = [even(extents[0], ROWS, rows), even(extents[1], COLUMNS, columns)];
         // Blocks change no result, so their number may depend on the number of threads.
         let parts = (PARTS * threads::n_threads()).div_ceil(matrices.max(1));
-        let wanted = (self.m * self.k * self.n / PARALLEL).min(parts);
+        let wanted = (self.work_of_matrix() / PARALLEL).min(parts);
         let count = |block: [usize; 2]| extents[0].div_ceil(block[0]) * extents[1].div_ceil(block[1]);
-        // Large blocks read each panel and each row of the left matrix for many tiles.
-        let cuts =
-            [(1, 6 * COLUMN_GRAIN), (0, 2 * ROW_GRAIN), (1, 2 * COLUMN_GRAIN), (0, ROW_GRAIN), (1, COLUMN_GRAIN)];
         while count(block) < wanted {
-            let Some((axis, _)) = cuts.into_iter().find(|&(axis, least)| block[axis] > least && extents[axis] > least)
+            let Some((axis, _)) = CUTS.into_iter().find(|&(axis, least)| block[axis] > least && extents[axis] > least)
             else {
                 break;
             };
-            let grain = [ROW_GRAIN, COLUMN_GRAIN][axis];
-            block[axis] = (block[axis].min(extents[axis]) / 2).next_multiple_of(grain);
+            block[axis] = (block[axis].min(extents[axis]) / 2).next_multiple_of([rows, columns][axis]);
         }
         block
     }
@@ -323,7 +338,7 @@ impl Matmul {
             operands,
             sources,
         };
-        let work = self.k * size;
+        let work = self.work_of_matrix();
         // SAFETY: each part is computed once; `end` was used to check the elements that they read.
         let part = |i: usize| unsafe { all.block(i / n_blocks, i % n_blocks) };
         if matrices * work < 2 * PARALLEL {
