@@ -13,7 +13,7 @@
 //!   size of the rayon pool to which the calling thread belongs, and by the number of cores: no
 //!   thread helps while there is a thread at work for each core.
 //!
-//! - Parts of [`chunks`] are skipped once the step is to stop ([`stop`]).
+//! - Parts of [`chunks_until_stop`] are skipped once the step is to stop ([`stop`]).
 //!
 //! The functions receive the work as a pointer and are compiled once. Functions that are generic
 //! over closures would be compiled again for each kernel, with all that divides and waits.
@@ -37,7 +37,7 @@ pub(crate) fn indices(n: usize, f: &(dyn Fn(usize) + Sync)) {
 }
 
 /// Calls `f((i, chunk))` for the chunks of `size` elements in any order, on all threads that are
-/// free. The last chunk may be shorter. Chunks are left as they are once the step is to stop.
+/// free. The last chunk may be shorter.
 pub(crate) fn chunks<T: Send>(data: &mut [T], size: usize, f: impl Fn((usize, &mut [T])) + Sync) {
     struct SlicePtr<T>(*mut T);
     // SAFETY: it stands for a `&mut [T]` whose disjoint chunks go to threads, and `&mut [T]` is
@@ -51,14 +51,20 @@ pub(crate) fn chunks<T: Send>(data: &mut [T], size: usize, f: impl Fn((usize, &m
 
     let (start, len) = (SlicePtr(data.as_mut_ptr()), data.len());
     indices(len.div_ceil(size), &|i| {
-        if stop::is_set() {
-            return;
-        }
         let first = i * size;
         // SAFETY: `i` is below the number of chunks, so the chunk is in `data`, which is borrowed
         // until all calls have returned. Each `i` comes once, so nothing else has its chunk.
         let chunk = unsafe { std::slice::from_raw_parts_mut(start.at(first), size.min(len - first)) };
         f((i, chunk));
+    });
+}
+
+/// Calls `f` like [`chunks`], but leaves chunks as they are once the step is to stop.
+pub(crate) fn chunks_until_stop<T: Send>(data: &mut [T], size: usize, f: impl Fn((usize, &mut [T])) + Sync) {
+    chunks(data, size, |chunk| {
+        if !stop::is_set() {
+            f(chunk);
+        }
     });
 }
 

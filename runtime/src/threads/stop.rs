@@ -5,7 +5,8 @@
 //! in them. Once the flag is set, it leaves the rest of its result as it is, and the plan fails
 //! before anything reads it.
 //!
-//! Only results that are plain numbers may be left: nothing may rely on them for safety.
+//! Only results that are plain numbers may be left: nothing may rely on them for safety. All other
+//! work is done to its end, since it may be a copy for a print, a file or a queue.
 
 use anabranch_dsl::interp::StopFlag;
 use std::cell::Cell;
@@ -64,8 +65,9 @@ pub(crate) fn is_set() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::element::to_buffer;
     use crate::threads::{self, ThreadLimit, n_threads};
-    use anabranch_dsl::ErrorKind;
+    use anabranch_dsl::{Buffer, DType, ErrorKind};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -73,7 +75,7 @@ mod tests {
     fn computed() -> usize {
         let (flag, n) = (StopFlag::new(), AtomicUsize::new(0));
         within(&flag, || {
-            threads::chunks(&mut [0_u8; 10_000], 1, |_| {
+            threads::chunks_until_stop(&mut [0_u8; 10_000], 1, |_| {
                 flag.stop(ErrorKind::Cancelled);
                 n.fetch_add(1, Ordering::Relaxed);
             });
@@ -88,6 +90,14 @@ mod tests {
             assert!((1..=n_threads()).contains(&computed()));
         }
         assert_eq!(Arc::new(ThreadLimit::new(1)).within(computed), 1);
+    }
+
+    #[test]
+    fn copies_are_complete_after_a_stop() {
+        let flag = StopFlag::new();
+        flag.stop(ErrorKind::Cancelled);
+        let bytes = vec![1_u8; 1 << 21];
+        assert!(matches!(within(&flag, || to_buffer(DType::U8, &bytes)), Buffer::U8(copied) if copied == bytes));
     }
 
     #[test]

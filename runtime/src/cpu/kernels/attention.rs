@@ -166,7 +166,7 @@ impl Attention {
         if work < PARALLEL {
             out.chunks_exact_mut(of_one).enumerate().for_each(|(i, out)| one(i, out));
         } else {
-            threads::chunks(out, of_one, |(i, out)| one(i, out));
+            threads::chunks_until_stop(out, of_one, |(i, out)| one(i, out));
         }
     }
 
@@ -208,7 +208,7 @@ impl Attention {
         if self.n * self.m * (self.size + self.width) < PARALLEL {
             y.chunks_mut(rows * self.width).enumerate().for_each(block);
         } else {
-            threads::chunks(y, rows * self.width, block);
+            threads::chunks_until_stop(y, rows * self.width, block);
         }
     }
 

@@ -205,8 +205,8 @@ impl ChannelsLast {
                 out.chunks_mut(part).enumerate().for_each(|(k, out)| run(i, k, out));
             }
         } else {
-            threads::chunks(out, unit, |(i, out)| {
-                threads::chunks(out, part, |(k, out)| run(i, k, out));
+            threads::chunks_until_stop(out, unit, |(i, out)| {
+                threads::chunks_until_stop(out, part, |(k, out)| run(i, k, out));
             });
         }
     }

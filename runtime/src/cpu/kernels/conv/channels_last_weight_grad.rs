@@ -113,14 +113,14 @@ impl ChannelsLastWeightGrad {
             with_room(|room| self.run_part(level, [x, dy], out, images, places, room));
         };
         let of_split = |(s, out): (usize, &mut [T])| {
-            threads::chunks(out, self.rows * self.filters, |(i, out)| run(s, i, out));
+            threads::chunks_until_stop(out, self.rows * self.filters, |(i, out)| run(s, i, out));
         };
         if self.multiplications() < PARALLEL {
             for (s, out) in out.chunks_mut(split).enumerate() {
                 out.chunks_mut(self.rows * self.filters).enumerate().for_each(|(i, out)| run(s, i, out));
             }
         } else {
-            threads::chunks(out, split, of_split);
+            threads::chunks_until_stop(out, split, of_split);
         }
     }
 

@@ -177,7 +177,7 @@ impl ImplicitGemm {
         if self.work < PARALLEL {
             out.chunks_mut(part).enumerate().for_each(run);
         } else {
-            threads::chunks(out, part, run);
+            threads::chunks_until_stop(out, part, run);
         }
     }
 }

@@ -101,7 +101,7 @@ impl WeightGrad {
         if self.multiplications() < PARALLEL {
             out.chunks_mut(part).enumerate().for_each(run);
         } else {
-            threads::chunks(out, part, run);
+            threads::chunks_until_stop(out, part, run);
         }
     }
 }

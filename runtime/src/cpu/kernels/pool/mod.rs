@@ -144,7 +144,7 @@ impl Pool {
         if out.len() / sizes[0] <= planes {
             out.chunks_mut(planes * sizes[0]).enumerate().for_each(|(part, out)| run(part, out));
         } else {
-            threads::chunks(out, planes * sizes[0], |(part, out)| run(part, out));
+            threads::chunks_until_stop(out, planes * sizes[0], |(part, out)| run(part, out));
         }
     }
 
