@@ -215,7 +215,7 @@ fn another_thread_cancels() {
     assert!(error.message.contains("was cancelled"), "{error}");
 }
 
-/// Each of these operations takes minutes.
+/// In a build that is not optimized, each of these operations takes minutes.
 #[test]
 fn one_long_operation_ends_too() {
     fn integers(x: Tensor<f32>) -> Tensor<f32> {
