@@ -92,8 +92,9 @@ impl Namespaces {
 
 impl Drop for Namespaces {
     fn drop(&mut self) {
-        // The devices end with their namespaces.
-        for name in &self.names {
+        // The devices also end with their namespaces, but later.
+        for (i, name) in self.names.iter().enumerate() {
+            ip(&format!("link del {}-{i}", self.bridge));
             ip(&format!("netns del {name}"));
         }
         ip(&format!("link del {}", self.bridge));
@@ -224,6 +225,22 @@ fn around_four(x: Tensor, n: Tensor<i32>) -> Tensor {
     x
 }
 
+/// A loop in which one of four peers needs what the three others compute from its value: one round
+/// trip.
+#[graph]
+fn star(x: Tensor, n: Tensor<i32>) -> Tensor {
+    let mut x = x;
+    let mut i = on("/peer:0/cpu:0", || scalar(0i32));
+    while i < n {
+        i = on("/peer:0/cpu:0", || i + 1);
+        let a = on("/peer:1/cpu:0", || x + 1.0);
+        let b = on("/peer:2/cpu:0", || x * 0.5);
+        let c = on("/peer:3/cpu:0", || x - 0.25);
+        x = on("/peer:0/cpu:0", || (a + b + c) * 0.25);
+    }
+    x
+}
+
 /// A loop in which each of four peers has a value of its own.
 #[graph]
 fn apart_four(x: Tensor, n: Tensor<i32>) -> Tensor {
@@ -279,6 +296,8 @@ fn run() -> Result<(), Diagnostic> {
         let (_peers, session, mut bare) = connect(4)?;
         let f = session.function(around_four)?;
         measure_loop("loop over 4 peers, each needs the next", |n| f.call((1.0, n)), &mut bare);
+        let f = session.function(star)?;
+        measure_loop("loop over 4 peers, one needs the others", |n| f.call((1.0, n)), &mut bare);
         let f = session.function(apart_four)?;
         measure_loop("loop over 4 peers, none needs another", |n| f.call((1.0, n)), &mut bare);
     }

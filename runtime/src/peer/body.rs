@@ -1,6 +1,7 @@
 //! The memory of bodies that are being received.
 
 use bytemuck::Pod;
+use std::collections::TryReserveError;
 
 /// Memory of bytes that can become a vector of elements without a copy.
 #[derive(Debug, PartialEq)]
@@ -12,19 +13,40 @@ pub(crate) enum BodyBuffer {
 }
 
 impl BodyBuffer {
-    /// Returns zeroed memory of `len` bytes for elements of `element` bytes, or an error if the
-    /// system has none.
-    pub(crate) fn zeroed(len: u64, element: usize) -> Result<BodyBuffer, String> {
+    /// Returns empty memory that can grow to `len` bytes, for elements of `element` bytes, or an
+    /// error if the system has none.
+    pub(crate) fn with_capacity(len: u64, element: usize) -> Result<BodyBuffer, String> {
+        fn reserved<T>(len: usize) -> Result<Vec<T>, TryReserveError> {
+            let mut memory = Vec::new();
+            memory.try_reserve_exact(len / size_of::<T>())?;
+            Ok(memory)
+        }
         let fails = || format!("this node has no memory for a body of {len} bytes");
-        let len = usize::try_from(len).map_err(|_| fails())?;
-        // `vec!` would abort. It has zeroed pages from the system, which `resize` would write.
-        Vec::<u8>::new().try_reserve_exact(len).map_err(|_| fails())?;
-        Ok(match element {
-            2 if len.is_multiple_of(2) => BodyBuffer::Of2(vec![0; len / 2]),
-            4 if len.is_multiple_of(4) => BodyBuffer::Of4(vec![0; len / 4]),
-            8 if len.is_multiple_of(8) => BodyBuffer::Of8(vec![0; len / 8]),
-            _ => BodyBuffer::Of1(vec![0; len]),
-        })
+        let bytes = usize::try_from(len).map_err(|_| fails())?;
+        let memory = match element {
+            2 if bytes.is_multiple_of(2) => reserved(bytes).map(BodyBuffer::Of2),
+            4 if bytes.is_multiple_of(4) => reserved(bytes).map(BodyBuffer::Of4),
+            8 if bytes.is_multiple_of(8) => reserved(bytes).map(BodyBuffer::Of8),
+            _ => reserved(bytes).map(BodyBuffer::Of1),
+        };
+        memory.map_err(|_| fails())
+    }
+
+    /// Appends zeros up to `len` bytes, a multiple of the size of an element. Longer memory stays
+    /// as it is.
+    pub(crate) fn grow_to(&mut self, len: usize) {
+        fn grow<T: Pod>(memory: &mut Vec<T>, len: usize) {
+            let len = len / size_of::<T>();
+            if len > memory.len() {
+                memory.resize(len, T::zeroed());
+            }
+        }
+        match self {
+            BodyBuffer::Of1(memory) => grow(memory, len),
+            BodyBuffer::Of2(memory) => grow(memory, len),
+            BodyBuffer::Of4(memory) => grow(memory, len),
+            BodyBuffer::Of8(memory) => grow(memory, len),
+        }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -75,7 +97,10 @@ mod tests {
 
     #[test]
     fn memory_of_bodies_becomes_elements_without_a_copy() {
-        let mut body = BodyBuffer::zeroed(8, 4).unwrap();
+        let mut body = BodyBuffer::with_capacity(8, 4).unwrap();
+        body.grow_to(4);
+        body.grow_to(8);
+        body.grow_to(4);
         body.bytes_mut().copy_from_slice(bytemuck::cast_slice(&[1.0f32, 2.0]));
         let before = body.bytes().as_ptr();
         let elements: Vec<f32> = body.into_elements();
@@ -83,7 +108,9 @@ mod tests {
         // Memory of bytes is copied, and a wrong size of elements does no harm.
         let bytes: Vec<u8> = bytemuck::cast_slice(&[3.0f64]).to_vec();
         assert_eq!(BodyBuffer::from(bytes).into_elements::<f64>(), [3.0]);
-        assert_eq!(BodyBuffer::zeroed(7, 4), Ok(BodyBuffer::Of1(vec![0; 7])));
-        assert!(BodyBuffer::zeroed(u64::MAX, 1).is_err());
+        let mut odd = BodyBuffer::with_capacity(7, 4).unwrap();
+        odd.grow_to(7);
+        assert_eq!(odd, BodyBuffer::Of1(vec![0; 7]));
+        assert!(BodyBuffer::with_capacity(u64::MAX, 1).is_err());
     }
 }

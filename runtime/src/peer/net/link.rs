@@ -115,7 +115,7 @@ pub(super) struct LinkState {
     pub(super) events: Arc<dyn NetEvents>,
     pub(super) settings: NetSettings,
     pub(super) runtime: Handle,
-    lookout: Arc<Lookout>,
+    pub(super) lookout: Arc<Lookout>,
     frames: FrameStream,
     signals: FrameStream,
     /// Frames of the layer above that were handed to it.

@@ -1,8 +1,9 @@
 //! Looking for packets without sleeping, while they come one after the other.
 //!
-//! To wake a thread that sleeps takes about as long as a short round trip. So the thread that
-//! drives a net looks for packets for [`WINDOW`] after each frame of the layer above that has
-//! arrived, and after a thread has begun to wait for one, before it sleeps.
+//! To wake a thread that sleeps takes about as long as a short round trip, and the sender of a
+//! packet that wakes one needs twice as long for it. So the thread that drives a net looks for
+//! packets for [`WINDOW`] after each frame of the layer above and each part of a body that has
+//! arrived, and after a thread has begun to wait for a frame, before it sleeps.
 //!
 //! Invariants:
 //!
@@ -28,9 +29,9 @@ const MAX_SKIPPED: u32 = 64;
 /// The occasions to look for packets.
 #[derive(Debug, Default)]
 pub(super) struct Lookout {
-    /// Frames that have arrived.
+    /// Frames and parts of bodies that have arrived.
     arrived: AtomicU64,
-    /// Frames that have arrived, and waits that have begun.
+    /// What has arrived, and waits that have begun.
     occasions: AtomicU64,
     /// Whether the task that looks sleeps.
     sleeps: AtomicBool,
@@ -38,7 +39,7 @@ pub(super) struct Lookout {
 }
 
 impl Lookout {
-    /// Notes that a frame has arrived.
+    /// Notes that a frame or a part of a body has arrived.
     pub(super) fn arrived(&self) {
         // The counters publish no other data, so relaxed ordering suffices.
         self.arrived.fetch_add(1, Ordering::Relaxed);
@@ -66,7 +67,7 @@ impl Lookout {
         }
     }
 
-    /// Looks for packets until there is no occasion for some time. Returns whether a frame has
+    /// Looks for packets until there is no occasion for some time. Returns whether something has
     /// arrived.
     async fn look(&self) -> bool {
         let before = self.arrived.load(Ordering::Relaxed);

@@ -16,7 +16,8 @@ use tokio::time::Instant;
 /// A body that is being received.
 pub(super) struct IncomingBody {
     head: Bytes,
-    /// The memory, except for a test.
+    /// The memory, except for a test. It grows when a chunk begins: while more is cleared at a
+    /// time, the other side has to wait.
     body: Option<BodyBuffer>,
     /// Counts the bytes as they arrive.
     counter: Option<Arc<AtomicU64>>,
@@ -38,7 +39,7 @@ impl IncomingBody {
         let AdmittedBody { element, counter } = admitted;
         Ok(IncomingBody {
             head,
-            body: if header.is_test { None } else { Some(BodyBuffer::zeroed(header.total, element)?) },
+            body: if header.is_test { None } else { Some(BodyBuffer::with_capacity(header.total, element)?) },
             counter,
             is_test: header.is_test,
             total: header.total,
@@ -205,6 +206,9 @@ impl IncomingBodies {
                 return Err(format!("chunk {} of transfer {} arrived twice or differs", header.chunk, header.transfer));
             };
             *claimed = true;
+            if let Some(memory) = &mut body.body {
+                memory.grow_to((header.offset() + header.len()) as usize);
+            }
             return Ok(true);
         }
         match self.has_begun(header.transfer) && !self.waiting.contains(&header.transfer) {
@@ -349,6 +353,7 @@ async fn receive_chunk_of(link: &Link, header: &ChunkHeader, mut pieces: PieceRe
     while at < end {
         let mut batch: [Bytes; 32] = Default::default();
         let count = pieces.some(&mut batch).await?;
+        link.0.lookout.arrived();
         let credit = {
             let mut incoming = lock(&link.0.incoming);
             if incoming.is_cancelled(header.transfer) {
