@@ -19,6 +19,8 @@ use anabranch_dsl::DType;
 /// [`BLOCK`].
 const PARALLEL: usize = 1 << 17;
 const PART: usize = 1 << 15;
+/// Maximum number of parts of one task. Those in memory are reduced side by side.
+const PARTS_AT_ONCE: usize = 8;
 /// Maximum number of results of rows that are accumulated in registers and on the stack.
 const NARROW: usize = 512;
 /// The number of columns per task of wide rows is a multiple of this.
@@ -215,11 +217,46 @@ impl FoldState<'_, '_> {
         if n <= PART {
             return self.rows(first, n, out);
         }
+        if n <= PARTS_AT_ONCE * PART && self.parts(first, n, out) {
+            return;
+        }
         let cut = n.div_ceil(PART) / 2 * PART;
         let mut last = 0u64;
         let other = &mut bytemuck::bytes_of_mut(&mut last)[..self.loops.size];
         threads::join(|| self.tree(first, cut, out), || self.tree(first + cut, n - cut, other));
         (self.loops.columns)(out, other);
+    }
+
+    /// Reduces a few parts that are in memory to one element. Returns false if they are not.
+    fn parts(&self, first: usize, n: usize, out: &mut [u8]) -> bool {
+        let loops = self.loops;
+        let values = with_scratch(|scratch| {
+            let walk = self.map.begin(n, self.base, self.bytes_of, scratch);
+            self.map.all_values(&walk, first, n)
+        });
+        let Some(values) = values else { return false };
+        let mut totals = [0u64; PARTS_AT_ONCE];
+        let totals = &mut bytemuck::cast_slice_mut(&mut totals)[..n.div_ceil(PART) * loops.size];
+        let (whole, rest) = values.split_at(n / PART * PART * loops.size);
+        let (of_whole, of_rest) = totals.split_at_mut(n / PART * loops.size);
+        (loops.rows)(of_whole, PART, whole);
+        if !rest.is_empty() {
+            (loops.rows)(of_rest, n % PART, rest);
+        }
+        self.join(totals);
+        out.copy_from_slice(&totals[..loops.size]);
+        true
+    }
+
+    /// Combines the results of parts pairwise into the first, like [`FoldState::tree`].
+    fn join(&self, totals: &mut [u8]) {
+        let n = self.len(totals);
+        if n > 1 {
+            let (left, right) = totals.split_at_mut(n / 2 * self.loops.size);
+            self.join(left);
+            self.join(right);
+            (self.loops.columns)(&mut left[..self.loops.size], &right[..self.loops.size]);
+        }
     }
 
     /// Reduces rows of `n` elements, from element `first` on.
@@ -309,6 +346,7 @@ impl FoldState<'_, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::compile::{Base, BufferId, View};
 
     #[test]
     fn layouts_are_told_by_the_axes_that_have_extents() {
@@ -320,5 +358,40 @@ mod tests {
         assert_eq!(ReducedLayout::of(&[1, 4, 5], &[1]), Some(ReducedLayout::Leading { n: 4, row: 5 }));
         assert_eq!(ReducedLayout::of(&[4, 1], &[1]), Some(ReducedLayout::Trailing { n: 1 }));
         assert_eq!(ReducedLayout::of(&[4, 0], &[1]), Some(ReducedLayout::Trailing { n: 0 }));
+    }
+
+    #[test]
+    fn rows_and_parts_have_the_same_bits_side_by_side() {
+        let x: Vec<f32> = (0..12 * PART + 99).map(|i| ((i * 7919) % 10_007) as f32 * 1e-3 - 4.0).collect();
+        let loops = ReduceLoops::of(Reduction::Sum, DType::F32);
+        let alone = |x: &[f32]| {
+            let mut sum = [0.0f32];
+            (loops.rows)(bytemuck::cast_slice_mut(&mut sum), x.len(), bytemuck::cast_slice(x));
+            sum[0]
+        };
+        for n in [64, 65, 80, 1000] {
+            let mut sums = [0.0f32; 11];
+            (loops.rows)(bytemuck::cast_slice_mut(&mut sums), n, bytemuck::cast_slice(&x[..11 * n]));
+            assert!(x.chunks(n).zip(sums).all(|(row, sum)| alone(row).to_bits() == sum.to_bits()), "rows of {n}");
+        }
+
+        fn pairwise(x: &[f32], alone: &impl Fn(&[f32]) -> f32) -> f32 {
+            match x.len().div_ceil(PART) {
+                1 => alone(x),
+                parts => {
+                    let (left, right) = x.split_at(parts / 2 * PART);
+                    pairwise(left, alone) + pairwise(right, alone)
+                }
+            }
+        }
+        for n in [5 * PART, 8 * PART + 1, 7 * PART + 17, 12 * PART + 99] {
+            let bytes: &[u8] = bytemuck::cast_slice(&x[..n]);
+            let view = View::whole(Base::Buffer(BufferId(0)), DType::F32, vec![n]);
+            let map = Map::without_result(Vec::new(), &[TensorOperand::View(view)], n);
+            let mut sum = [0.0f32];
+            let fold = FoldState { map: &map, bytes_of: &|_| bytes, base: 0, loops };
+            fold.trailing(n, bytemuck::cast_slice_mut(&mut sum));
+            assert_eq!(sum[0].to_bits(), pairwise(&x[..n], &alone).to_bits(), "{n} elements");
+        }
     }
 }

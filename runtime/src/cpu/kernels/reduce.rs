@@ -212,15 +212,62 @@ fn combine_row<T: CpuElement, F: Combine<T>>(out: &mut [T::Mem], row: &[T::Mem])
     out.iter_mut().zip(row).for_each(|(y, &x)| *y = F::combine(T::load(*y), T::load(x)).store());
 }
 
+/// The minimum number of elements of a row that is worth a call.
+const LONG_ROW: usize = 4 * LANES;
+
+/// The number of rows that are added at once. The additions of one row wait for each other.
+const ROWS_AT_ONCE: usize = 4;
+
+/// Reduces rows of `n` elements to their lanes.
+#[inline(always)]
+fn lanes_of_rows<T: CpuElement, F: Combine<T>>(rows: &[T::Mem], n: usize) -> [Lanes<T>; ROWS_AT_ONCE] {
+    let row = |i: usize| rows[i * n..][..n].as_chunks::<LANES>();
+    let groups: [&[[T::Mem; LANES]]; ROWS_AT_ONCE] = std::array::from_fn(|i| &row(i).0[..n / LANES]);
+    let mut lanes = [[F::START; LANES]; ROWS_AT_ONCE];
+    for k in 0..n / LANES {
+        for (lanes, groups) in lanes.iter_mut().zip(&groups) {
+            for (lane, &x) in lanes.iter_mut().zip(&groups[k]) {
+                *lane = F::combine(*lane, T::load(x));
+            }
+        }
+    }
+    std::array::from_fn(|i| {
+        let mut all = Lanes { lanes: lanes[i], rest: [F::START; LANES], n_rest: n % LANES };
+        all.rest.iter_mut().zip(row(i).1).for_each(|(to, &x)| *to = T::load(x));
+        all
+    })
+}
+
+/// A function of its own, since next to the additions in it the compiler adds the elements of rows
+/// in vectors of two.
+#[inline(never)]
+fn total_of_long<T: CpuElement, F: Combine<T>>(lanes: Lanes<T>) -> T {
+    lanes.total::<F>()
+}
+
 fn rows<T: CpuElement, F: Combine<T>>(out: &mut [u8], n: usize, values: &[u8]) {
     let (out, values): (_, &[T::Mem]) = (elements_mut::<T>(out), bytemuck::cast_slice(values));
     wide_for::<T, _>(
         #[inline(always)]
         || {
-            for (row, y) in values.chunks_exact(n).zip(out) {
+            if n < LONG_ROW {
+                for (row, y) in values.chunks_exact(n).zip(out) {
+                    let mut lanes = Lanes::new(F::START);
+                    lanes.add::<F>(row);
+                    *y = lanes.total::<F>().store();
+                }
+                return;
+            }
+            let mut fours = values.chunks_exact(ROWS_AT_ONCE * n);
+            let (out_of_fours, out) = out.split_at_mut(fours.len() * ROWS_AT_ONCE);
+            for (rows, out) in (&mut fours).zip(out_of_fours.chunks_exact_mut(ROWS_AT_ONCE)) {
+                let lanes = lanes_of_rows::<T, F>(rows, n);
+                out.iter_mut().zip(lanes).for_each(|(y, lanes)| *y = total_of_long::<T, F>(lanes).store());
+            }
+            for (row, y) in fours.remainder().chunks_exact(n).zip(out) {
                 let mut lanes = Lanes::new(F::START);
                 lanes.add::<F>(row);
-                *y = lanes.total::<F>().store();
+                *y = total_of_long::<T, F>(lanes).store();
             }
         },
     );
