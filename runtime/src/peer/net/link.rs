@@ -268,7 +268,7 @@ impl Link {
             received_frames: AtomicU64::new(0),
             body_queue: Mutex::new(BodyQueue::new(&greeting, settings.send_limit())),
             body_queued: Notify::new(),
-            incoming: Mutex::new(IncomingBodies::new(settings.bulk_window)),
+            incoming: Mutex::new(IncomingBodies::new(settings.bulk_window, greeting.window)),
             progressed: Notify::new(),
             tests: Mutex::default(),
             testing: tokio::sync::Mutex::default(),

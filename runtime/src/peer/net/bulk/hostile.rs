@@ -16,7 +16,7 @@ const WINDOW: u64 = 4 * CHUNK;
 /// # Panics
 /// Panics if more is kept than the limits allow, or if a body arrives that was not sent.
 pub(in super::super) fn receive(input: &[u8]) -> bool {
-    let mut bodies = IncomingBodies::new(WINDOW);
+    let mut bodies = IncomingBodies::new(WINDOW, WINDOW);
     let mut has_arrived = false;
     for bytes in input.chunks_exact(ChunkHeader::LEN + 1) {
         // Lengths and numbers that are in use are more likely than others.

@@ -3,7 +3,7 @@
 use super::super::AdmittedBody;
 use super::super::link::{FrameLane, Link, lock};
 use super::super::profile::{MAX_CHUNK_STREAMS, NetSettings};
-use super::super::wire::{Cancellation, ChunkHeader, ControlFrame, Credit, TransferHead, chunks_of};
+use super::super::wire::{CHUNK, Cancellation, ChunkHeader, ControlFrame, Credit, TransferHead, chunks_of};
 use super::{LONG_BODY, OPEN_BYTES, OPEN_TRANSFERS, UNREPORTED};
 use crate::peer::body::BodyBuffer;
 use bytes::{Bytes, BytesMut};
@@ -65,6 +65,8 @@ pub(in super::super) struct IncomingBodies {
     /// The transfers above it that have begun.
     begun: BTreeSet<u64>,
     window: u64,
+    /// The bytes after which the other side is told what has arrived.
+    report_after: u64,
     /// Bytes of chunks whose headers were read.
     announced: u64,
     /// Lengths of the transfers that have begun.
@@ -92,8 +94,13 @@ pub(super) enum AfterChunk {
 }
 
 impl IncomingBodies {
-    pub(in super::super) fn new(window: u64) -> IncomingBodies {
+    /// Creates the state of a link. Of `window` bytes, the other side uses as many as its own window
+    /// has, the one that it grants.
+    pub(in super::super) fn new(window: u64, other_window: u64) -> IncomingBodies {
+        // Less than a chunk has no room in any window.
+        let used = window.min(other_window).max(CHUNK);
         IncomingBodies {
+            report_after: used / UNREPORTED,
             open: HashMap::new(),
             waiting: HashSet::new(),
             cancelled: BTreeSet::new(),
@@ -253,7 +260,7 @@ impl IncomingBodies {
             self.received.transfer_bytes += total;
         }
         let due = ended.is_some_and(|total| total >= LONG_BODY)
-            || self.received.bytes - self.reported.bytes >= self.window / UNREPORTED
+            || self.received.bytes - self.reported.bytes >= self.report_after
             || self.received.transfers - self.reported.transfers >= u64::from(OPEN_TRANSFERS) / UNREPORTED
             || self.received.transfer_bytes - self.reported.transfer_bytes >= OPEN_BYTES / UNREPORTED;
         if due {

@@ -49,6 +49,28 @@ fn bodies_and_frames_go_both_ways_at_once() {
 }
 
 #[test]
+fn bodies_pass_between_all_kinds_of_networks() {
+    let start = |profile| {
+        let mut setup = Setup::default();
+        setup.options.profile = profile;
+        setup.start()
+    };
+    let profiles = [Profile::Loopback, Profile::Lan, Profile::Wan];
+    for (near, far) in profiles.into_iter().flat_map(|near| profiles.map(|far| (near, far))) {
+        let (client, server) = (start(near), start(far));
+        let (there, _back) = link_nodes(&client, &server);
+        // Those below are reported only with others.
+        let lens = [vec![12_000_000], vec![200_000; 60]].concat();
+        let body = Bytes::from(pattern(lens[0], 1));
+        lens.iter().for_each(|&len| there.send_bulk(Vec::new(), body.slice(..len), 0, None));
+        let mut arrived: Vec<usize> = lens.iter().map(|_| server.body().1.len()).collect();
+        arrived.sort();
+        arrived.reverse();
+        assert_eq!(arrived, lens, "from {near} to {far}");
+    }
+}
+
+#[test]
 fn many_small_bodies_arrive() {
     let (_client, server, there, _back) = linked_pair();
     for i in 0..3000_u32 {

@@ -111,7 +111,7 @@ impl Host {
         match loaded.cut {
             None => {
                 state.phase = ProgramPhase::Loading(key);
-                state.loads_until = Some(now + self.limits.load_time);
+                state.loads_until = Some(now.saturating_add(self.limits.load_time));
             }
             Some(cut) => {
                 state.phase = ProgramPhase::Loaded(key);

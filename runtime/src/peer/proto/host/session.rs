@@ -290,8 +290,8 @@ impl Host {
                 value_bytes: self.limits.value_bytes,
                 body_bytes: self.limits.body_bytes,
                 steps: self.limits.steps as u32,
-                load_ms: self.limits.load_time.as_millis() as u64,
-                step_ms: self.limits.step_time.as_millis() as u64,
+                load_ms: whole_millis(self.limits.load_time),
+                step_ms: whole_millis(self.limits.step_time),
             };
             reply(session, CallerFrame::Opened { attempt: session.attempt, limits }, out);
         }
@@ -435,4 +435,9 @@ fn exhausted_link(name: &str, missing: &[String]) -> WireError {
     let message = format!("`{}` has no link to {}", prefix(name, 200), missing.join(", nor to "));
     WireError::new(WireErrorKind::Unavailable, message)
         .help("peers connect to each other: check that their addresses can be reached from all of them")
+}
+
+/// Returns the milliseconds of a time, or the most that a frame can say.
+fn whole_millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
