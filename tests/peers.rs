@@ -487,6 +487,37 @@ fn a_failure_timeout_has_limits_and_is_shown() -> Result<(), Diagnostic> {
 }
 
 /// Returns a shared counter, at the first peer of a session.
+#[test]
+fn more_calls_at_once_than_a_peer_runs_wait_for_each_other() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let peers = peers(2, &key)?;
+    let session = session_with(key, &peers).build()?;
+    let f = session.function(|x: Tensor| {
+        let y = on("/peer:0/cpu:0", || x * 2.0);
+        on("/peer:1/cpu:0", || y + 1.0)
+    })?;
+    f.call(0.0)?;
+    std::thread::scope(|scope| {
+        // A peer runs 32 steps of a session at once.
+        let f = &f;
+        let call = |i: usize| {
+            scope.spawn(move || (0..10).try_for_each(|_| f.call(i as f32).map(|y| assert_eq!(y, 2.0 * i as f32 + 1.0))))
+        };
+        let calls: Vec<_> = (0..100).map(call).collect();
+        calls.into_iter().try_for_each(|call| call.join().expect("no call panics"))
+    })
+}
+
+#[test]
+fn limits_of_time_may_be_as_long_as_one_likes() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let options = PeerOptions::new(NodeKey::generate()?).load_time(Duration::MAX).step_time(Duration::MAX);
+    let peer = serve(options, &key)?;
+    let session = session_with(key, [&peer]).build()?;
+    assert_eq!(session.function(|x: Tensor| on("/peer:0/cpu:0", || x + 1.0))?.call(1.0)?, 2.0);
+    Ok(())
+}
+
 fn shared_counter(name: &str) -> Var<i64> {
     Var::<i64>::new("n", 5i64).on("/peer:0/cpu:0").share_as(name)
 }

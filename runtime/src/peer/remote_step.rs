@@ -293,18 +293,32 @@ impl OtherProcesses for RemoteProgram {
         let stop = &mailbox.step().stop;
         let snapshot = || SharedSnapshot::acquire(uses.clone(), stop).map_err(|error| self.stopped(error));
         let mut shared = snapshot()?;
-        let begin = |shared: &SharedSnapshot| {
+        let begin_now = |shared: &SharedSnapshot| {
             self.cluster.with(|state, now, outputs| {
+                if !state.caller.has_room(&self.participants) {
+                    return Ok(None);
+                }
                 let step = state.caller.begin(now, self.plan(inputs, shared), outputs)?;
                 let (mailbox, origins) = (mailbox.clone(), self.origins.clone());
                 let entry = AwaitedStep { mailbox, origins, received: Arc::default(), done: None };
                 state.steps.insert(step, entry);
                 let link = |&process: &ProcessNumber| Some((process, state.caller.link(process)?));
                 let links: Vec<_> = self.participants.iter().filter_map(link).collect();
-                Ok((step, links))
+                Ok(Some((step, links)))
             })
         };
-        let (step, links) = match begin(&shared) {
+        // The steps that run hold all locks that they need, so they end.
+        let begin = |shared: &SharedSnapshot| -> Result<std::result::Result<_, BeginError>> {
+            loop {
+                if let Some(begun) = begin_now(shared).transpose() {
+                    return Ok(begun);
+                }
+                let what = || "the call waited for other steps of the session to end".to_owned();
+                let has_room = |state: &mut ClusterState| state.caller.has_room(&self.participants).then_some(());
+                self.cluster.wait_for(Some(stop), what, has_room)?;
+            }
+        };
+        let (step, links) = match begin(&shared)? {
             Ok(begun) => begun,
             Err(error @ BeginError::LostVariables(_)) => return Err(self.begin_error(error)),
             // A peer was lost. It may be back. Locks at it are lost; those at others are given up
@@ -315,7 +329,7 @@ impl OtherProcesses for RemoteProgram {
                 if !uses.is_empty() {
                     shared = snapshot()?;
                 }
-                begin(&shared).map_err(|error| self.begin_error(error))?
+                begin(&shared)?.map_err(|error| self.begin_error(error))?
             }
         };
         let links = links.into_iter().filter_map(|(process, link)| Some((process, self.cluster.node.link(link)?)));

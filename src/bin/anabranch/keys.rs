@@ -18,7 +18,7 @@ pub(crate) fn run(mut given: CommandLine) -> Result<ExitCode, CommandError> {
     let path = given.positional();
     given.end()?;
     let path = path.ok_or_else(|| UsageError("the path of the key is missing".to_owned()))?;
-    println!("{}", load_or_create(path.as_ref())?.id());
+    crate::write_out(&format!("{}\n", load_or_create(path.as_ref())?.id()))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -15,6 +15,7 @@ mod status;
 
 use anabranch::Diagnostic;
 use arguments::{CommandLine, UsageError};
+use std::io::Write;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
@@ -52,7 +53,17 @@ impl From<Diagnostic> for CommandError {
 type Run = fn(CommandLine) -> Result<ExitCode, CommandError>;
 
 fn main() -> ExitCode {
-    let mut given = CommandLine::new(std::env::args().skip(1));
+    let mut arguments = Vec::new();
+    for argument in std::env::args_os().skip(1) {
+        match argument.into_string() {
+            Ok(argument) => arguments.push(argument),
+            Err(other) => {
+                eprintln!("anabranch: the argument {other:?} is not UTF-8");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    let mut given = CommandLine::new(arguments.into_iter());
     let command = given.positional().unwrap_or_default();
     let (usage, run): (&str, Run) = match command.as_str() {
         "keys" => (keys::USAGE, keys::run),
@@ -60,8 +71,7 @@ fn main() -> ExitCode {
         "status" => (status::USAGE, status::run),
         "launch" => (launch::USAGE, launch::run),
         "" if given.has("--version") => {
-            println!("anabranch {}", env!("CARGO_PKG_VERSION"));
-            return ExitCode::SUCCESS;
+            return print(concat!("anabranch ", env!("CARGO_PKG_VERSION"), "\n"));
         }
         "help" => return print(USAGE),
         "" if given.has("--help") || given.has("-h") => return print(USAGE),
@@ -89,7 +99,19 @@ fn main() -> ExitCode {
     }
 }
 
+/// Writes to standard output. It may be a full file or a closed pipe.
+fn write_out(text: &str) -> Result<(), Diagnostic> {
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| Diagnostic::new(format!("cannot write to standard output: {error}")))
+}
+
 fn print(usage: &str) -> ExitCode {
-    print!("{usage}");
-    ExitCode::SUCCESS
+    match write_out(usage) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -42,7 +42,7 @@ pub(crate) fn run(mut given: CommandLine) -> Result<ExitCode, CommandError> {
     let mut code = ExitCode::SUCCESS;
     for peer in peers {
         match ask(&key, &peer, profile, timeout) {
-            Ok(status) => println!("{}\n{status}", peer.without_token()),
+            Ok(status) => crate::write_out(&format!("{}\n{status}\n", peer.without_token()))?,
             Err(error) => {
                 eprintln!("{error}");
                 code = ExitCode::FAILURE;

@@ -35,6 +35,16 @@ pub(crate) enum BeginError {
 }
 
 impl Caller {
+    /// Returns whether each of these peers lets another step of the session run.
+    pub(crate) fn has_room(&self, participants: &[ProcessNumber]) -> bool {
+        participants.iter().all(|&process| {
+            let limit = self.peer(process).and_then(|peer| peer.limits).map_or(u32::MAX, |limits| limits.steps);
+            let running = self.steps.values().filter(|step| step.involves(process)).count();
+            // The first is tried in any case.
+            running == 0 || running < limit as usize
+        })
+    }
+
     /// Begins a step at its participants. The process runs its own part, and reports its end by
     /// [`end_local`](Self::end_local).
     pub(crate) fn begin(

@@ -98,8 +98,16 @@ impl Host {
             Some(None) => Err(too_much_waits(&session.arrivals)),
             None => Ok(Vec::new()),
         };
-        let is_full = session.steps.len() >= self.limits.steps || work >= self.limits.work;
-        let checked = early.and_then(|early| check_start(session, &start, is_full).map(|routes| (early, routes)));
+        let limit = if session.steps.len() >= self.limits.steps {
+            Some(format!("{} steps of the session run at the peer, which allows no more", self.limits.steps))
+        } else if work >= self.limits.work {
+            Some(format!("{} steps and programs of this node run at the peer, which allows no more", self.limits.work))
+        } else {
+            None
+        };
+        let limit = limit.map(|limit| exhausted(limit).help("call functions from fewer threads at once"));
+        let early = early.and_then(|early| limit.map_or(Ok(early), Err));
+        let checked = early.and_then(|early| check_start(session, &start).map(|routes| (early, routes)));
         let (early, (program, routes)) = match checked {
             Ok(checked) => checked,
             Err(error) => {
@@ -280,10 +288,7 @@ impl Host {
 type Routes = Vec<(ProcessNumber, LinkNumber)>;
 
 /// Checks that a step can begin.
-fn check_start(session: &HostSession, start: &Start, is_full: bool) -> Result<(super::ProgramKey, Routes), WireError> {
-    if is_full {
-        return Err(exhausted("too many steps run at once"));
-    }
+fn check_start(session: &HostSession, start: &Start) -> Result<(super::ProgramKey, Routes), WireError> {
     let Some(HostProgram { phase: ProgramPhase::Loaded(program), .. }) = session.programs.get(&start.program) else {
         return Err(invalid("the program is not registered at the peer"));
     };
