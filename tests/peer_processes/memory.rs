@@ -64,3 +64,33 @@ fn many_steps_do_not_grow_their_processes() {
         test.until_empty(&peer);
     });
 }
+
+/// The most bytes that a peer of this test needs, with 256 MiB that its programs keep.
+const OF_ALL_PROGRAMS: u64 = 450 << 20;
+
+#[test]
+fn all_programs_together_keep_a_bounded_amount_of_memory() {
+    if resident(getpid()).is_none() {
+        return println!("skipped: this system has no /proc");
+    }
+    bounded("programs_keep", |test| {
+        let peer = test.peer("a");
+        let session = test.session([&peer]);
+        let mut most = 0;
+        for i in 0..10 {
+            // Results of 60 MB, and numbers of 100 MB that depend on no input.
+            let product = session.function(move |x: Tensor| {
+                on("/peer:0/cpu:0", || (x.reshape([3_900, 1]).matmul(x.reshape([1, 3_900])) + i as f32).max())
+            });
+            let numbers = session.function(move |x: Tensor<i32>| {
+                on("/peer:0/cpu:0", || (iota::<i32>(25_000_000 + i as usize) + x).max())
+            });
+            let product = product.expect("the function can be traced").call([1.0; 3_900]);
+            assert_eq!(product.expect("the peer runs"), 1.0 + i as f32);
+            let numbers = numbers.expect("the function can be traced").call(1);
+            assert_eq!(numbers.expect("the peer runs"), 25_000_000 + i);
+            most = most.max(resident(peer.process.pid).expect("this system has /proc"));
+        }
+        assert!(most <= OF_ALL_PROGRAMS, "{most} bytes");
+    });
+}

@@ -2,6 +2,7 @@
 
 use crate::cpu::compile::{self, Context, Plan, PlanProfile, PlanTimes, StackOrList};
 use crate::cpu::lanes::{self, CodeVectors, MAX_LANES};
+use crate::cpu::memory::guests::KeptMemory;
 use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::results::ResultPool;
 use crate::cpu::memory::stack::StackStorage;
@@ -38,6 +39,9 @@ pub(crate) struct CompileOptions {
     pub(crate) hoist: bool,
     /// Whether the interpreter runs graphs that the compiler fails at.
     pub(crate) fallback: bool,
+    /// Whether the graph is of another process. Then little is kept between runs and computed
+    /// before them, since what it is depends on the graph alone.
+    pub(crate) is_of_guest: bool,
 }
 
 impl Default for CompileOptions {
@@ -51,6 +55,7 @@ impl Default for CompileOptions {
             fuse: true,
             hoist: true,
             fallback: false,
+            is_of_guest: false,
         }
     }
 }
@@ -75,6 +80,9 @@ pub struct Program {
     results: Arc<ResultPool>,
     #[expect(clippy::vec_box, reason = "each step borrows one: only a pointer is moved")]
     free: Mutex<Vec<Box<Context>>>,
+    /// The memory of `free`, of which each has as much.
+    kept: KeptMemory,
+    context_bytes: u64,
 }
 
 /// An input or output of a part of a graph. A clone shares the memory.
@@ -108,6 +116,10 @@ impl Contents {
         }
     }
 }
+
+/// The maximum number of bytes of results that are computed before the runs of a program of another
+/// process. There is a limit to the number of programs and of their operations.
+const MAX_EVALUATED_OF_GUEST: u64 = 2 << 10;
 
 /// The maximum number of step contexts that are kept for later steps.
 const MAX_FREE: usize = 64;
@@ -182,7 +194,7 @@ impl Program {
     }
 
     pub(crate) fn with_options(graph: Graph, options: CompileOptions) -> Result<Program> {
-        Program::with_results(graph, options, Arc::default())
+        Program::with_results(graph, options, Arc::new(ResultPool::new(options.is_of_guest)))
     }
 
     /// Compiles a graph with a pool for the memory of results.
@@ -205,7 +217,9 @@ impl Program {
             }
         }
         let plan = if options.interpreted { None } else { compile(&graph, options, may_go_on)? };
-        Ok(Program { graph, plan, options, results, free: Mutex::default() })
+        let context_bytes = plan.as_ref().map_or(0, |plan| plan.working_bytes() as u64);
+        let kept = KeptMemory::new(options.is_of_guest);
+        Ok(Program { graph, plan, options, results, free: Mutex::default(), kept, context_bytes })
     }
 
     /// Returns the graph as it was optimized and compiled.
@@ -444,15 +458,25 @@ impl Program {
 
     fn context(&self, plan: &Plan) -> Result<Box<Context>> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        free.map_or_else(|| Context::new(plan).map(Box::new), Ok)
+        match free {
+            Some(context) => {
+                self.kept.release(self.context_bytes);
+                Ok(context)
+            }
+            None => Context::new(plan).map(Box::new),
+        }
     }
 
     /// Keeps the context of a step for a later step. The context of a failed step is dropped
     /// instead, because its stacks may have grown without bound.
     fn give_back(&self, mut cx: Box<Context>) {
         cx.release_slots();
+        if let (true, Some(plan)) = (self.options.is_of_guest, &self.plan) {
+            // They are not counted.
+            cx.free_grown(plan);
+        }
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if free.len() < MAX_FREE {
+        if free.len() < MAX_FREE && self.kept.keep(self.context_bytes) {
             free.push(cx);
         }
     }
@@ -477,6 +501,13 @@ impl Program {
     }
 }
 
+impl Drop for Program {
+    fn drop(&mut self) {
+        let free = self.free.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.kept.release(free.len() as u64 * self.context_bytes);
+    }
+}
+
 impl fmt::Debug for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Program").field("graph", &self.graph.name).finish_non_exhaustive()
@@ -488,7 +519,8 @@ impl fmt::Debug for Program {
 pub(crate) type StopCheck<'a> = &'a dyn Fn() -> Result<()>;
 
 fn lower_options(options: CompileOptions) -> compile::LowerOptions {
-    compile::LowerOptions { check_finite: options.check_finite, fuse: options.fuse }
+    let max_evaluated = if options.is_of_guest { MAX_EVALUATED_OF_GUEST } else { u64::MAX };
+    compile::LowerOptions { check_finite: options.check_finite, fuse: options.fuse, max_evaluated }
 }
 
 /// Returns the graph from which a plan is made.

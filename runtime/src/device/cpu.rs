@@ -285,7 +285,10 @@ impl CpuKernel {
     pub(crate) fn new(graph: Graph, options: CompileOptions, may_go_on: StopCheck<'_>) -> Result<CpuKernel> {
         let known = |&v: &Value| graph.ty(v).as_tensor().is_none_or(|ty| ty.shape.known().is_some());
         let how = match options.interpreted || graph.inputs().iter().all(known) {
-            true => How::Known(Box::new(Program::new_while(graph.clone(), options, Arc::default(), may_go_on)?)),
+            true => {
+                let results = Arc::new(ResultPool::new(options.is_of_guest));
+                How::Known(Box::new(Program::new_while(graph.clone(), options, results, may_go_on)?))
+            }
             false => How::BySignature(Mutex::default()),
         };
         let (mut may_be_long, mut may_not_end, mut may_wait) = (false, false, false);
@@ -378,7 +381,10 @@ impl CpuKernel {
             false => passes::specialize(&self.graph, &signature),
         };
         let program = match graph {
-            Ok(graph) => Program::new_while(graph, self.options, Arc::default(), &may_go_on)?,
+            Ok(graph) => {
+                let results = Arc::new(ResultPool::new(self.options.is_of_guest));
+                Program::new_while(graph, self.options, results, &may_go_on)?
+            }
             Err(error) if error.kind.is_stop() => return Err(error),
             // The graph does not fit the signature. The interpreter reports the error if that part
             // runs.

@@ -82,8 +82,17 @@ impl ProgramSpec {
         let (nodes, vars) = self.placement.devices_of_all();
         let numbers = |ids: &[DeviceId]| ids.iter().map(|id| id.index() as u32).collect();
         // Each process chooses its lanes, which change no result.
-        let CompileOptions { check_finite, interpreted, native, lanes: _, lane_code: _, fuse, hoist, fallback } =
-            self.options;
+        let CompileOptions {
+            check_finite,
+            interpreted,
+            native,
+            lanes: _,
+            lane_code: _,
+            fuse,
+            hoist,
+            fallback,
+            is_of_guest: _,
+        } = self.options;
         let PartitionOptions { lower_everything, lower_control, parallel_iterations } = self.flow;
         let device = |d: &ProgramDevice| (d.process.0, (d.name.kind() == DeviceKind::Gpu) as u8, d.name.index());
         let form = Form {
@@ -135,6 +144,7 @@ impl ProgramSpec {
                 fuse,
                 hoist,
                 fallback,
+                is_of_guest: true,
                 ..CompileOptions::default().with_native(native)
             },
         })

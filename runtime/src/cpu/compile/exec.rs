@@ -84,6 +84,12 @@ impl Context {
         })
     }
 
+    /// Frees what stacks and lists have grown to.
+    pub(crate) fn free_grown(&mut self, plan: &Plan) {
+        self.stacks = plan.stacks.iter().map(|ty| StackStorage::new(ty.element())).collect();
+        self.lists = plan.stacks.iter().map(list_of).collect();
+    }
+
     /// Returns the addresses of tensors, those of buffers for writing. The rest is null.
     fn addresses(&mut self, plan: &Plan, foreign: ExternalTensors<'_>, bases: &[Base]) -> [*mut u8; MAX_BASES] {
         let mut addresses = [std::ptr::null_mut(); MAX_BASES];

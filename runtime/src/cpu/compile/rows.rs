@@ -267,7 +267,7 @@ mod tests {
     /// Returns the number of operations of rows in the plan of a graph, and of operations.
     fn counts(text: &str) -> [usize; 2] {
         let graph = Graph::parse(text, "f.ir").unwrap_or_else(|errors| panic!("{}", errors[0]));
-        let plan = lower(&graph, LowerOptions { check_finite: false, fuse: true }).unwrap();
+        let plan = lower(&graph, LowerOptions::default()).unwrap();
         let is_rows = |op: &&crate::cpu::compile::TensorOp| matches!(op.kernel, Kernel::Rows(_));
         [plan.tensor_ops.iter().filter(is_rows).count(), plan.code.len()]
     }
@@ -316,7 +316,7 @@ mod tests {
       r f32 [a0] = rsqrt v
       out y f32 [a0, a1] = mul d, r
 ";
-        let options = LowerOptions { check_finite: false, fuse: true };
+        let options = LowerOptions::default();
         assert_eq!(crate::cpu::compile::kernels_text(&graph, options), expected);
         assert_eq!(counts(text), [1, 1]);
     }

@@ -387,7 +387,7 @@ mod tests {
     /// Returns the plan of a graph without fusion, so that each operation runs by itself.
     fn plan(text: &str) -> Plan {
         let graph = Graph::parse(text, "f.ir").expect("the text is right");
-        lower(&graph, LowerOptions { check_finite: false, fuse: false }).expect("the graph has a plan")
+        lower(&graph, LowerOptions { fuse: false, ..LowerOptions::default() }).expect("the graph has a plan")
     }
 
     /// Returns a plan of three operations over buffers, the last of which is a result.

@@ -10,8 +10,10 @@
 //! - A buffer in the pool belongs to nobody else: it came from a tensor whose last handle was
 //!   dropped.
 //! - At most [`MAX_BUFFERS`] buffers and [`MAX_BYTES`] bytes are kept; the oldest are freed first.
-//!   Small buffers are left to the allocator, which keeps them itself.
+//!   Small buffers are left to the allocator, which keeps them itself. For programs of other
+//!   processes there is a limit for all pools together.
 
+use super::guests::KeptMemory;
 use anabranch_dsl::{Buffer, DType, Reclaim, memory};
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -23,9 +25,10 @@ const MAX_BYTES: usize = 1 << 30;
 const LARGE: usize = 1 << 16;
 
 /// Memory of results that were dropped.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ResultPool {
     kept: Mutex<PooledBuffers>,
+    memory: KeptMemory,
 }
 
 #[derive(Debug, Default)]
@@ -35,7 +38,18 @@ struct PooledBuffers {
     bytes: usize,
 }
 
+impl Default for ResultPool {
+    fn default() -> ResultPool {
+        ResultPool::new(false)
+    }
+}
+
 impl ResultPool {
+    /// Creates an empty pool: for a program of this process, or of another one.
+    pub(crate) fn new(is_of_guest: bool) -> ResultPool {
+        ResultPool { kept: Mutex::default(), memory: KeptMemory::new(is_of_guest) }
+    }
+
     /// Returns memory for `n` elements with unspecified values, or `None` if the system has too
     /// little.
     pub(crate) fn take(&self, dtype: DType, n: usize) -> Option<Buffer> {
@@ -46,6 +60,7 @@ impl ResultPool {
             // Prefer the most recently returned buffer: it is the most likely to be in cache.
             if let Some(i) = kept.buffers.iter().rposition(fits) {
                 kept.bytes -= bytes;
+                self.memory.release(bytes as u64);
                 return kept.buffers.remove(i);
             }
         }
@@ -61,7 +76,7 @@ impl ResultPool {
 impl Reclaim for ResultPool {
     fn reclaim(&self, memory: Buffer) {
         let bytes = n_bytes(&memory);
-        if !(LARGE..=MAX_BYTES).contains(&bytes) {
+        if !(LARGE..=MAX_BYTES).contains(&bytes) || !self.memory.keep(bytes as u64) {
             return;
         }
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -70,7 +85,15 @@ impl Reclaim for ResultPool {
         while kept.bytes > MAX_BYTES || kept.buffers.len() > MAX_BUFFERS {
             let Some(oldest) = kept.buffers.pop_front() else { break };
             kept.bytes -= n_bytes(&oldest);
+            self.memory.release(n_bytes(&oldest) as u64);
         }
+    }
+}
+
+impl Drop for ResultPool {
+    fn drop(&mut self) {
+        let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.memory.release(kept.bytes as u64);
     }
 }
 
@@ -122,5 +145,17 @@ mod tests {
         results.reclaim(Buffer::zeros(DType::U8, LARGE - 1));
         let kept = results.kept.lock().unwrap();
         assert_eq!((kept.buffers.len(), kept.bytes), (MAX_BUFFERS, MAX_BUFFERS * LARGE));
+    }
+
+    #[test]
+    fn pools_of_other_processes_share_a_limit() {
+        let kept = || {
+            let pools: Vec<ResultPool> = (0..8).map(|_| ResultPool::new(true)).collect();
+            pools.iter().for_each(|pool| pool.reclaim(Buffer::zeros(DType::U8, 100 << 20)));
+            pools.iter().map(|pool| pool.kept.lock().unwrap().bytes).sum::<usize>()
+        };
+        // Programs of other tests keep little.
+        assert_eq!(kept(), 200 << 20);
+        assert_eq!(kept(), 200 << 20, "a pool that is dropped keeps nothing");
     }
 }

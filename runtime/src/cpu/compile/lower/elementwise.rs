@@ -289,7 +289,7 @@ mod tests {
 
     fn plan(text: &str) -> Plan {
         let graph = Graph::parse(text, "f.ir").unwrap();
-        lower(&graph, LowerOptions { check_finite: false, fuse: true }).unwrap()
+        lower(&graph, LowerOptions::default()).unwrap()
     }
 
     #[test]

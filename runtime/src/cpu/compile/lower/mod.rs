@@ -32,6 +32,15 @@ pub(crate) struct LowerOptions {
     pub(crate) check_finite: bool,
     /// Fuse operations, and update variables in place.
     pub(crate) fuse: bool,
+    /// The maximum number of bytes of results that are computed while lowering.
+    pub(crate) max_evaluated: u64,
+}
+
+#[cfg(test)]
+impl Default for LowerOptions {
+    fn default() -> LowerOptions {
+        LowerOptions { check_finite: false, fuse: true, max_evaluated: u64::MAX }
+    }
 }
 
 /// The storage of a value.
@@ -63,6 +72,8 @@ struct Lower<'g> {
     additions: FxHashMap<Node, usize>,
     /// Registers of constants by value.
     constant_regs: FxHashMap<u64, Reg>,
+    /// The bytes of results that were computed.
+    evaluated: u64,
     /// The current value of each assigned variable.
     assigned: Vec<Option<Value>>,
     current_loop: Option<u32>,
@@ -90,6 +101,7 @@ pub(crate) fn lower(graph: &Graph, options: LowerOptions) -> Result<Plan> {
         channels_last: FxHashSet::default(),
         additions,
         constant_regs: FxHashMap::default(),
+        evaluated: 0,
         assigned: vec![None; graph.vars.len()],
         current_loop: None,
         current_arm: None,
