@@ -4,7 +4,7 @@
 use anabranch::peers::{NodeKey, Peer, PeerAddress, PeerOptions, PeerStatus, Profile};
 use anabranch::prelude::*;
 use anabranch::{
-    Array, CallOptions, CancelHandle, DType, Diagnostic, ErrorKind, Queue, Session, SessionBuilder, TensorType,
+    Array, Bytes, CallOptions, CancelHandle, DType, Diagnostic, ErrorKind, Queue, Session, SessionBuilder, TensorType,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -321,6 +321,72 @@ fn a_step_that_uses_more_memory_than_a_peer_allows_fails() -> Result<(), Diagnos
     assert_eq!(together.call(vec![1.0f32; 50_000])?, 200_000.0);
     expect_error(together.call(vec![1.0f32; 200_000]));
     assert_eq!(together.call(vec![1.0f32; 50_000])?, 200_000.0, "the session goes on");
+    Ok(())
+}
+
+/// Returns the sum of the last of a list of rows.
+#[graph]
+fn pushed(x: Tensor, n: Tensor<i32>) -> Tensor {
+    on("/peer:0/cpu:0", || {
+        let mut rows = List::<f32>::new([1_000]);
+        let mut i = scalar(0);
+        while i < n {
+            rows.push(x * i.cast::<f32>());
+            i += 1;
+        }
+        rows.read(n - 1).sum()
+    })
+}
+
+/// Returns the gradient of a loop that saves a value in each iteration.
+#[graph]
+fn saved(x: Tensor, n: Tensor<i32>) -> Tensor {
+    on("/peer:0/cpu:0", || {
+        let mut y = x;
+        let mut i = scalar(0);
+        while i < n {
+            y = (y * y).sin();
+            i += 1;
+        }
+        gradients(y.sum(), x)
+    })
+}
+
+/// Doubles a string as often as is said.
+#[graph]
+fn doubled(s: Tensor<Bytes>, n: Tensor<i32>) -> Tensor<Bytes> {
+    on("/peer:0/cpu:0", || {
+        let mut s = s;
+        let mut i = scalar(0);
+        while i < n {
+            s = s.join(s, "");
+            i += 1;
+        }
+        s
+    })
+}
+
+#[test]
+fn what_grows_in_a_kernel_counts_in_the_memory_of_its_step() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let peer = serve(PeerOptions::new(NodeKey::generate()?).step_memory(4_000_000), &key)?;
+    let session = session_with(key, [&peer]).build()?;
+    let exhausted = |error: Diagnostic| assert_eq!(error.kind, ErrorKind::ResourceExhausted, "{error}");
+    let x = || vec![1.0f32; 1_000];
+
+    let pushed = session.function(pushed)?;
+    for _ in 0..5 {
+        exhausted(pushed.call((x(), 2_000)).expect_err("a list of 8 MB"));
+        assert_eq!(pushed.call((x(), 200))?, 199_000.0, "nothing is left of a step that has ended, or failed");
+    }
+    let saved = session.function(saved)?;
+    for _ in 0..5 {
+        exhausted(saved.call((x(), 4_000)).map(drop).expect_err("16 MB are saved"));
+        saved.call((x(), 200))?;
+    }
+    let (doubled, word) = (session.function(doubled)?, || Bytes::from("word"));
+    exhausted(doubled.call((word(), 24)).map(drop).expect_err("a string of 64 MB"));
+    assert_eq!(doubled.call((word(), 10))?.item().len(), 4 << 10);
     Ok(())
 }
 

@@ -4,7 +4,10 @@
 //! The check tests whether the system would reserve this amount. Like the allocator of a plan, it
 //! ignores memory that other processes may allocate later. So a system that overcommits memory may
 //! still end the process.
+//!
+//! A thread that computes for others [limits](with_limit) what it takes for a single value.
 
+use std::cell::Cell;
 use std::fmt;
 
 /// The minimum size in bytes for a check. The allocator has room for less, and the check takes
@@ -27,6 +30,32 @@ impl fmt::Display for OutOfMemory {
     }
 }
 
+thread_local! {
+    static LIMIT: Cell<u128> = const { Cell::new(u128::MAX) };
+}
+
+/// Runs `f`. On this thread, checks for more than `limit` bytes then fail.
+///
+/// ```
+/// use anabranch::dsl::memory;
+///
+/// memory::with_limit(1 << 20, || {
+///     assert!(memory::check(1 << 20).is_ok());
+///     assert!(memory::check((1 << 20) + 1).is_err());
+/// });
+/// assert!(memory::check((1 << 20) + 1).is_ok());
+/// ```
+pub fn with_limit<R>(limit: u128, f: impl FnOnce() -> R) -> R {
+    struct Restore(u128);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            LIMIT.set(self.0);
+        }
+    }
+    let _restore = Restore(LIMIT.replace(limit.min(LIMIT.get())));
+    f()
+}
+
 /// Checks that the system has memory for this many bytes.
 ///
 /// ```
@@ -39,6 +68,7 @@ impl fmt::Display for OutOfMemory {
 pub fn check(bytes: u128) -> Result<(), OutOfMemory> {
     let reserve = |n: usize| Vec::<u8>::new().try_reserve_exact(n).is_ok();
     match usize::try_from(bytes) {
+        _ if bytes > LIMIT.get() => Err(OutOfMemory { bytes }),
         _ if bytes < LARGE => Ok(()),
         Ok(n) if reserve(n) => Ok(()),
         _ => Err(OutOfMemory { bytes }),

@@ -5,6 +5,7 @@ use super::cost::Costs;
 use super::executable::Executable;
 use super::whole::WholeGraph;
 use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket, name_of, no_threads};
+use crate::cpu::memory::guests;
 use crate::cpu::memory::results::ResultPool;
 use crate::cpu::optimize::optimize;
 use crate::cpu::program::{CompileOptions, Program, StopCheck};
@@ -13,7 +14,7 @@ use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{self, RunContext, StopFlag};
 use anabranch_dsl::ir::{Op, Value};
 use anabranch_dsl::ops::{Aliasing, OpClass};
-use anabranch_dsl::{Graph, HostTensor, Loc, Result, TensorType, Type, passes};
+use anabranch_dsl::{Graph, HostTensor, Loc, Result, TensorType, Type, memory, passes};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -171,7 +172,7 @@ impl Loaded {
         threads.spawn(move || {
             let Some(inputs) = step.begin(ticket) else { return };
             let begin = step.now();
-            let run = || kernel.run(inputs, place, step.run_context());
+            let run = || kernel.run_in_step(inputs, place, &step);
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
             step.complete(Event { ticket, outcome, begin, end: step.now() });
         });
@@ -183,16 +184,13 @@ impl LoadedKernel for Loaded {
     /// Runs a short kernel synchronously on the calling thread.
     fn enqueue(&self, inputs: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress> {
         if self.kernel.is_short() {
-            return self.kernel.run(inputs, self.device.place(), step.run_context()).map(Progress::Complete);
+            return self.kernel.run_in_step(inputs, self.device.place(), step).map(Progress::Complete);
         }
         self.enqueue_on_thread(inputs, step, ticket).map(|()| Progress::Later)
     }
 
     fn working_bytes(&self) -> u64 {
-        match &self.kernel.how {
-            How::Known(program) => program.working_bytes(),
-            How::BySignature(_) => 0,
-        }
+        self.kernel.working_bytes()
     }
 
     fn is_brief(&self) -> bool {
@@ -325,6 +323,23 @@ impl CpuKernel {
             0 => !self.may_be_long,
             nanos => !self.may_not_end && nanos < SHORT_NANOS,
         }
+    }
+
+    /// See [`LoadedKernel::working_bytes`].
+    fn working_bytes(&self) -> u64 {
+        match &self.how {
+            How::Known(program) => program.working_bytes(),
+            How::BySignature(_) => 0,
+        }
+    }
+
+    /// Runs the kernel in a step, within what is left of the budget of its memory.
+    fn run_in_step(&self, values: Vec<DeviceBuffer>, place: MemorySpace, step: &Step) -> Result<Vec<DeviceBuffer>> {
+        let run = || self.run(values, place, step.run_context());
+        let Some(budget) = step.budget() else { return run() };
+        // What is known before counts already.
+        let left = budget.limit().saturating_sub(budget.held()).saturating_add(self.working_bytes());
+        guests::within(budget, || memory::with_limit(left.into(), run))
     }
 
     /// Runs the kernel on values of a place. The run ends early if the stop flag is set.

@@ -198,6 +198,11 @@ impl Step {
         }
     }
 
+    /// Returns the budget of the memory of the step.
+    pub(crate) fn budget(&self) -> Option<&Arc<ByteGauge>> {
+        self.host.budget.as_ref()
+    }
+
     /// Counts bytes that the step uses from now on, if it has a budget. A few do not count.
     ///
     /// # Errors

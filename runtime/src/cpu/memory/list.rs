@@ -4,6 +4,7 @@
 //! Invariants: `words` holds the bytes of every element, zeros for unwritten elements, and
 //! `written` has one entry per element. Checks and error messages are those of the interpreter.
 
+use super::guests;
 use super::stack::{add_bytes, grow};
 use crate::cpu::element::{bytes_of, to_buffer};
 use crate::cpu::multiversion::wide;
@@ -385,6 +386,9 @@ impl ListStorage {
         let missing = words.saturating_sub(self.words.len());
         if missing > 0 {
             memory::check(8 * missing as u128)?;
+            if !guests::grows(8 * missing) {
+                return Err(OutOfMemory { bytes: bytes as u128 });
+            }
             self.words.resize(words, 0);
         }
         self.words[..words].copy_from_slice(&other.words[..words]);

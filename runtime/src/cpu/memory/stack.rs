@@ -3,8 +3,8 @@
 //! Invariant: `address` and `capacity` describe `words`. Native code uses them to push numbers
 //! directly if capacity suffices, and to pop them.
 
-use super::Sources;
 use super::segments::{LaneSegments, LaneStack};
+use super::{Sources, guests};
 use crate::cpu::compile::View;
 use crate::cpu::element::{CpuElement, match_plain_dtype};
 use anabranch_dsl::ops::prim;
@@ -61,7 +61,7 @@ pub(super) fn grow(memory: &mut Vec<u64>, words: usize) -> Result<(), NoMemory> 
     let present = memory.len();
     for part in [1, 4, 16, 64] {
         let ample = words.max(present.saturating_add(present / part)).max(8);
-        if memory.try_reserve_exact(ample - present).is_ok() {
+        if guests::grows(8 * (ample - present)) && memory.try_reserve_exact(ample - present).is_ok() {
             memory.resize(ample, 0);
             return Ok(());
         }

@@ -94,8 +94,8 @@ pub(super) enum AfterChunk {
 }
 
 impl IncomingBodies {
-    /// Creates the state of a link. Of `window` bytes, the other side uses as many as its own window
-    /// has, the one that it grants.
+    /// Creates the state of a link. Of `window` bytes, the other side uses as many as its own
+    /// window has, the one that it grants.
     pub(in super::super) fn new(window: u64, other_window: u64) -> IncomingBodies {
         // Less than a chunk has no room in any window.
         let used = window.min(other_window).max(CHUNK);
