@@ -552,7 +552,6 @@ fn a_failure_timeout_has_limits_and_is_shown() -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// Returns a shared counter, at the first peer of a session.
 #[test]
 fn more_calls_at_once_than_a_peer_runs_wait_for_each_other() -> Result<(), Diagnostic> {
     let key = NodeKey::generate()?;
@@ -584,6 +583,7 @@ fn limits_of_time_may_be_as_long_as_one_likes() -> Result<(), Diagnostic> {
     Ok(())
 }
 
+/// Returns a shared counter, at the first peer of a session.
 fn shared_counter(name: &str) -> Var<i64> {
     Var::<i64>::new("n", 5i64).on("/peer:0/cpu:0").share_as(name)
 }

@@ -39,8 +39,8 @@ pub(crate) struct CompileOptions {
     pub(crate) hoist: bool,
     /// Whether the interpreter runs graphs that the compiler fails at.
     pub(crate) fallback: bool,
-    /// Whether the graph is of another process. Then little is kept between runs and computed
-    /// before them, since what it is depends on the graph alone.
+    /// Whether the graph is of another process. Then little is computed before the runs and kept
+    /// between them, as nobody counts that memory.
     pub(crate) is_of_guest: bool,
 }
 
@@ -78,11 +78,44 @@ pub struct Program {
     options: CompileOptions,
     /// The pool of results that callers have dropped.
     results: Arc<ResultPool>,
+    free: FreeContexts,
+}
+
+/// The contexts of steps that have ended, for later ones.
+struct FreeContexts {
     #[expect(clippy::vec_box, reason = "each step borrows one: only a pointer is moved")]
-    free: Mutex<Vec<Box<Context>>>,
-    /// The memory of `free`, of which each has as much.
+    contexts: Mutex<Vec<Box<Context>>>,
+    /// The memory of the contexts, and that of each.
     kept: KeptMemory,
-    context_bytes: u64,
+    bytes_of_each: u64,
+}
+
+impl FreeContexts {
+    fn new(plan: Option<&Plan>, is_of_guest: bool) -> FreeContexts {
+        let bytes_of_each = plan.map_or(0, |plan| plan.working_bytes() as u64);
+        FreeContexts { contexts: Mutex::default(), kept: KeptMemory::new(is_of_guest), bytes_of_each }
+    }
+
+    fn take(&self) -> Option<Box<Context>> {
+        let context = self.contexts.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+        self.kept.release(self.bytes_of_each);
+        Some(context)
+    }
+
+    /// Keeps a context, unless there are enough.
+    fn keep(&self, context: Box<Context>) {
+        let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        if contexts.len() < MAX_FREE && self.kept.keep(self.bytes_of_each) {
+            contexts.push(context);
+        }
+    }
+}
+
+impl Drop for FreeContexts {
+    fn drop(&mut self) {
+        let contexts = self.contexts.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.kept.release(contexts.len() as u64 * self.bytes_of_each);
+    }
 }
 
 /// An input or output of a part of a graph. A clone shares the memory.
@@ -217,9 +250,8 @@ impl Program {
             }
         }
         let plan = if options.interpreted { None } else { compile(&graph, options, may_go_on)? };
-        let context_bytes = plan.as_ref().map_or(0, |plan| plan.working_bytes() as u64);
-        let kept = KeptMemory::new(options.is_of_guest);
-        Ok(Program { graph, plan, options, results, free: Mutex::default(), kept, context_bytes })
+        let free = FreeContexts::new(plan.as_ref(), options.is_of_guest);
+        Ok(Program { graph, plan, options, results, free })
     }
 
     /// Returns the graph as it was optimized and compiled.
@@ -457,14 +489,7 @@ impl Program {
     }
 
     fn context(&self, plan: &Plan) -> Result<Box<Context>> {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        match free {
-            Some(context) => {
-                self.kept.release(self.context_bytes);
-                Ok(context)
-            }
-            None => Context::new(plan).map(Box::new),
-        }
+        self.free.take().map_or_else(|| Context::new(plan).map(Box::new), Ok)
     }
 
     /// Keeps the context of a step for a later step. The context of a failed step is dropped
@@ -475,10 +500,7 @@ impl Program {
             // They are not counted.
             cx.free_grown(plan);
         }
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if free.len() < MAX_FREE && self.kept.keep(self.context_bytes) {
-            free.push(cx);
-        }
+        self.free.keep(cx);
     }
 
     /// Returns a description of the program as text: instructions, memory, inputs and outputs; for
@@ -498,13 +520,6 @@ impl Program {
             text.push_str(&compile::kernels_text(&graph, lower_options(self.options)));
         }
         text
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let free = self.free.get_mut().unwrap_or_else(PoisonError::into_inner);
-        self.kept.release(free.len() as u64 * self.context_bytes);
     }
 }
 

@@ -84,8 +84,9 @@ impl Context {
         })
     }
 
-    /// Frees what stacks and lists have grown to.
+    /// Frees what stacks, lists and scratch memory have grown to.
     pub(crate) fn free_grown(&mut self, plan: &Plan) {
+        self.scratch = Scratch::default();
         self.stacks = plan.stacks.iter().map(|ty| StackStorage::new(ty.element())).collect();
         self.lists = plan.stacks.iter().map(list_of).collect();
     }

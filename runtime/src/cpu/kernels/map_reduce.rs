@@ -20,7 +20,7 @@ use anabranch_dsl::DType;
 const PARALLEL: usize = 1 << 17;
 const PART: usize = 1 << 15;
 /// Maximum number of parts of one task. Those in memory are reduced side by side.
-const PARTS_AT_ONCE: usize = 8;
+const PARTS_AT_ONCE: usize = 4;
 /// Maximum number of results of rows that are accumulated in registers and on the stack.
 const NARROW: usize = 512;
 /// The number of columns per task of wide rows is a multiple of this.

@@ -5,7 +5,7 @@
 //! `written` has one entry per element. Checks and error messages are those of the interpreter.
 
 use super::guests;
-use super::stack::{add_bytes, grow};
+use super::stack::{add_bytes, grow_within_budget};
 use crate::cpu::element::{bytes_of, to_buffer};
 use crate::cpu::multiversion::wide;
 use anabranch_dsl::interp::list as meaning;
@@ -167,7 +167,7 @@ impl ListStorage {
         let after = len.checked_mul(self.bytes).ok_or_else(|| self.too_large(op, len, loc))?;
         let words = after.div_ceil(8);
         if words > self.words.len() {
-            grow(&mut self.words, words).map_err(|_| self.too_large(op, len, loc))?;
+            grow_within_budget(&mut self.words, words).map_err(|_| self.too_large(op, len, loc))?;
         }
         if self.written.try_reserve(len.saturating_sub(self.written.len())).is_err() {
             return Err(self.too_large(op, len, loc));

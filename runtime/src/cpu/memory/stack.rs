@@ -58,10 +58,20 @@ pub(crate) struct NoMemory {
 /// Doubles the memory for amortized constant time of a push. If that fails, tries smaller factors,
 /// which are still large enough that not every push moves all elements.
 pub(super) fn grow(memory: &mut Vec<u64>, words: usize) -> Result<(), NoMemory> {
+    grow_if(memory, words, |_| true)
+}
+
+/// Grows memory that lasts until the end of the run like [`grow`], within the budget of the run.
+pub(super) fn grow_within_budget(memory: &mut Vec<u64>, words: usize) -> Result<(), NoMemory> {
+    grow_if(memory, words, guests::grows)
+}
+
+/// Grows memory by a number of bytes for which `may_grow` is true.
+fn grow_if(memory: &mut Vec<u64>, words: usize, may_grow: impl Fn(usize) -> bool) -> Result<(), NoMemory> {
     let present = memory.len();
     for part in [1, 4, 16, 64] {
         let ample = words.max(present.saturating_add(present / part)).max(8);
-        if guests::grows(8 * (ample - present)) && memory.try_reserve_exact(ample - present).is_ok() {
+        if may_grow(8 * (ample - present)) && memory.try_reserve_exact(ample - present).is_ok() {
             memory.resize(ample, 0);
             return Ok(());
         }
@@ -236,7 +246,7 @@ impl StackStorage {
         if words <= present {
             return Ok(());
         }
-        grow(&mut self.words, words)?;
+        grow_within_budget(&mut self.words, words)?;
         self.address = self.words.as_mut_ptr().expose_provenance();
         // Elements of size zero need no memory. Native code pushes them by calls.
         self.capacity = (8 * self.words.len()).checked_div(self.element_bytes()).unwrap_or(0);

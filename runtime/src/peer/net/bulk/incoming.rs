@@ -94,8 +94,8 @@ pub(super) enum AfterChunk {
 }
 
 impl IncomingBodies {
-    /// Creates the state of a link. Of `window` bytes, the other side uses as many as its own
-    /// window has, the one that it grants.
+    /// Creates the state of a link. The other side sends at most the smaller of both windows
+    /// before it waits for a report.
     pub(in super::super) fn new(window: u64, other_window: u64) -> IncomingBodies {
         // Less than a chunk has no room in any window.
         let used = window.min(other_window).max(CHUNK);
@@ -213,8 +213,13 @@ impl IncomingBodies {
                 return Err(format!("chunk {} of transfer {} arrived twice or differs", header.chunk, header.transfer));
             };
             *claimed = true;
+            let end = header.offset() + header.len();
+            // Chunks are sent in order, so those before it have arrived or are in the window.
+            if end > body.read + self.window {
+                return Err(format!("chunk {} of transfer {} arrived too early", header.chunk, header.transfer));
+            }
             if let Some(memory) = &mut body.body {
-                memory.grow_to((header.offset() + header.len()) as usize);
+                memory.grow_to(end as usize);
             }
             return Ok(true);
         }
@@ -537,5 +542,25 @@ impl From<String> for PieceError {
 impl From<Option<String>> for PieceError {
     fn from(what: Option<String>) -> PieceError {
         what.map_or(PieceError::Ended, PieceError::Violation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_that_no_window_allows_yet_is_a_violation() {
+        let window = 4 * CHUNK;
+        let mut bodies = IncomingBodies::new(window, window);
+        let header = |chunk| ChunkHeader { is_test: false, transfer: 0, chunk, total: 100 * CHUNK };
+        let body = IncomingBody::new(&header(0), Bytes::new(), AdmittedBody { element: 4, counter: None });
+        bodies.begin(0, 100 * CHUNK).unwrap();
+        bodies.open(&header(0), body.unwrap());
+        assert_eq!(bodies.claim(&header(0)), Ok(true));
+        assert_eq!(bodies.claim(&header(3)), Ok(true));
+        assert!(bodies.claim(&header(4)).is_err_and(|error| error.contains("too early")));
+        bodies.write(0, 0, &[1; CHUNK as usize]);
+        assert_eq!(bodies.claim(&header(2)), Ok(true));
     }
 }
