@@ -20,7 +20,7 @@ use anabranch_dsl::DType;
 const PARALLEL: usize = 1 << 17;
 const PART: usize = 1 << 15;
 /// Maximum number of parts of one task. Those in memory are reduced side by side.
-const PARTS_AT_ONCE: usize = 4;
+const PARTS_AT_ONCE: usize = 8;
 /// Maximum number of results of rows that are accumulated in registers and on the stack.
 const NARROW: usize = 512;
 /// The number of columns per task of wide rows is a multiple of this.
@@ -203,7 +203,7 @@ impl FoldState<'_, '_> {
     fn trailing(&self, n: usize, out: &mut [u8]) {
         let size = self.loops.size;
         if n > PARALLEL {
-            return out.chunks_exact_mut(size).enumerate().for_each(|(i, y)| self.tree(i * n, n, y));
+            return out.chunks_exact_mut(size).enumerate().for_each(|(i, y)| self.halves(i * n, n, y));
         }
         if n * self.len(out) < PARALLEL {
             return self.rows(0, n, out);
@@ -217,9 +217,13 @@ impl FoldState<'_, '_> {
         if n <= PART {
             return self.rows(first, n, out);
         }
-        if n <= PARTS_AT_ONCE * PART && self.parts(first, n, out) {
-            return;
+        if n > PARTS_AT_ONCE * PART || !self.parts(first, n, out) {
+            self.halves(first, n, out);
         }
+    }
+
+    /// Reduces the halves of more than one part in two tasks, and combines them.
+    fn halves(&self, first: usize, n: usize, out: &mut [u8]) {
         let cut = n.div_ceil(PART) / 2 * PART;
         let mut last = 0u64;
         let other = &mut bytemuck::bytes_of_mut(&mut last)[..self.loops.size];
