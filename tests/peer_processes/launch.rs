@@ -87,12 +87,12 @@ fn a_launcher_passes_sigterm_on() {
 #[test]
 fn arguments_that_are_no_text_and_full_files_are_errors() {
     use std::os::unix::ffi::OsStrExt;
-    let output = std::process::Command::new(ANABRANCH).arg(std::ffi::OsStr::from_bytes(b"k\xff")).output().unwrap();
+    let output = Command::new(ANABRANCH).arg(std::ffi::OsStr::from_bytes(b"k\xff")).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("is not UTF-8"), "{output:?}");
 
     if let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") {
-        let output = std::process::Command::new(ANABRANCH).arg("--help").stdout(full).output().unwrap();
+        let output = Command::new(ANABRANCH).arg("--help").stdout(full).output().unwrap();
         assert_eq!(output.status.code(), Some(1));
         assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write to standard output"), "{output:?}");
     }

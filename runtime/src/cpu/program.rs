@@ -152,7 +152,7 @@ impl Contents {
 
 /// The maximum number of bytes of results that are computed before the runs of a program of another
 /// process. There is a limit to the number of programs and of their operations.
-const MAX_EVALUATED_OF_GUEST: u64 = 2 << 10;
+const MAX_EVALUATED_OF_GUEST: u128 = 2 << 10;
 
 /// The maximum number of step contexts that are kept for later steps.
 const MAX_FREE: usize = 64;
@@ -227,17 +227,20 @@ impl Program {
     }
 
     pub(crate) fn with_options(graph: Graph, options: CompileOptions) -> Result<Program> {
-        Program::with_results(graph, options, Arc::new(ResultPool::new(options.is_of_guest)))
+        Program::new_while(graph, options, &|| Ok(()))
     }
 
     /// Compiles a graph with a pool for the memory of results.
     pub(crate) fn with_results(graph: Graph, options: CompileOptions, results: Arc<ResultPool>) -> Result<Program> {
-        Program::new_while(graph, options, results, &|| Ok(()))
+        Program::compiled(graph, options, results, &|| Ok(()))
     }
 
-    /// Compiles a graph like [`with_results`](Self::with_results), unless the check fails between
-    /// two stages.
-    pub(crate) fn new_while(
+    /// Compiles a graph with a pool of its own, unless the check fails between two stages.
+    pub(crate) fn new_while(graph: Graph, options: CompileOptions, may_go_on: StopCheck<'_>) -> Result<Program> {
+        Program::compiled(graph, options, Arc::new(ResultPool::new(options.is_of_guest)), may_go_on)
+    }
+
+    fn compiled(
         graph: Graph,
         options: CompileOptions,
         results: Arc<ResultPool>,
@@ -534,7 +537,7 @@ impl fmt::Debug for Program {
 pub(crate) type StopCheck<'a> = &'a dyn Fn() -> Result<()>;
 
 fn lower_options(options: CompileOptions) -> compile::LowerOptions {
-    let max_evaluated = if options.is_of_guest { MAX_EVALUATED_OF_GUEST } else { u64::MAX };
+    let max_evaluated = if options.is_of_guest { MAX_EVALUATED_OF_GUEST } else { u128::MAX };
     compile::LowerOptions { check_finite: options.check_finite, fuse: options.fuse, max_evaluated }
 }
 

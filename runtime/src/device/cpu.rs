@@ -283,10 +283,7 @@ impl CpuKernel {
     pub(crate) fn new(graph: Graph, options: CompileOptions, may_go_on: StopCheck<'_>) -> Result<CpuKernel> {
         let known = |&v: &Value| graph.ty(v).as_tensor().is_none_or(|ty| ty.shape.known().is_some());
         let how = match options.interpreted || graph.inputs().iter().all(known) {
-            true => {
-                let results = Arc::new(ResultPool::new(options.is_of_guest));
-                How::Known(Box::new(Program::new_while(graph.clone(), options, results, may_go_on)?))
-            }
+            true => How::Known(Box::new(Program::new_while(graph.clone(), options, may_go_on)?)),
             false => How::BySignature(Mutex::default()),
         };
         let (mut may_be_long, mut may_not_end, mut may_wait) = (false, false, false);
@@ -337,7 +334,7 @@ impl CpuKernel {
     fn run_in_step(&self, values: Vec<DeviceBuffer>, place: MemorySpace, step: &Step) -> Result<Vec<DeviceBuffer>> {
         let run = || self.run(values, place, step.run_context());
         let Some(budget) = step.budget() else { return run() };
-        // What is known before counts already.
+        // The part that is known before the run counts already.
         let left = budget.limit().saturating_sub(budget.held()).saturating_add(self.working_bytes());
         guests::within(budget, || memory::with_limit(left.into(), run))
     }
@@ -396,10 +393,7 @@ impl CpuKernel {
             false => passes::specialize(&self.graph, &signature),
         };
         let program = match graph {
-            Ok(graph) => {
-                let results = Arc::new(ResultPool::new(self.options.is_of_guest));
-                Program::new_while(graph, self.options, results, &may_go_on)?
-            }
+            Ok(graph) => Program::new_while(graph, self.options, &may_go_on)?,
             Err(error) if error.kind.is_stop() => return Err(error),
             // The graph does not fit the signature. The interpreter reports the error if that part
             // runs.

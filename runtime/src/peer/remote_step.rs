@@ -293,7 +293,7 @@ impl OtherProcesses for RemoteProgram {
         let stop = &mailbox.step().stop;
         let snapshot = || SharedSnapshot::acquire(uses.clone(), stop).map_err(|error| self.stopped(error));
         let mut shared = snapshot()?;
-        let begin_now = |shared: &SharedSnapshot| {
+        let begin_if_room = |shared: &SharedSnapshot| {
             self.cluster.with(|state, now, outputs| {
                 if !state.caller.has_room(&self.participants) {
                     return Ok(None);
@@ -307,10 +307,11 @@ impl OtherProcesses for RemoteProgram {
                 Ok(Some((step, links)))
             })
         };
-        // The steps that run hold all locks that they need, so they end.
+        // The steps that run hold all locks that they need, and a peer ends each at its limit of
+        // time.
         let begin = |shared: &SharedSnapshot| -> Result<std::result::Result<_, BeginError>> {
             loop {
-                if let Some(begun) = begin_now(shared).transpose() {
+                if let Some(begun) = begin_if_room(shared).transpose() {
                     return Ok(begun);
                 }
                 let what = || "the call waited for other steps of the session to end".to_owned();

@@ -37,7 +37,7 @@ pub(crate) fn within<R>(gauge: &Arc<ByteGauge>, f: impl FnOnce() -> R) -> R {
 
 /// Counts bytes by which a stack or list grows. Returns false if that is more than the budget of
 /// the run allows.
-pub(crate) fn grows(bytes: usize) -> bool {
+pub(crate) fn hold_growth(bytes: usize) -> bool {
     RUN.with_borrow_mut(|run| {
         let Some(run) = run else { return true };
         let held = run.gauge.hold(bytes as u64);

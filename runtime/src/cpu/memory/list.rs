@@ -386,7 +386,7 @@ impl ListStorage {
         let missing = words.saturating_sub(self.words.len());
         if missing > 0 {
             memory::check(8 * missing as u128)?;
-            if !guests::grows(8 * missing) {
+            if !guests::hold_growth(8 * missing) {
                 return Err(OutOfMemory { bytes: bytes as u128 });
             }
             self.words.resize(words, 0);

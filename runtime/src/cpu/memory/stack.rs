@@ -63,7 +63,7 @@ pub(super) fn grow(memory: &mut Vec<u64>, words: usize) -> Result<(), NoMemory> 
 
 /// Grows memory that lasts until the end of the run like [`grow`], within the budget of the run.
 pub(super) fn grow_within_budget(memory: &mut Vec<u64>, words: usize) -> Result<(), NoMemory> {
-    grow_if(memory, words, guests::grows)
+    grow_if(memory, words, guests::hold_growth)
 }
 
 /// Grows memory by a number of bytes for which `may_grow` is true.

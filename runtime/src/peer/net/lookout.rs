@@ -31,7 +31,7 @@ const MAX_SKIPPED: u32 = 64;
 pub(super) struct Lookout {
     /// Frames and parts of bodies that have arrived.
     arrived: AtomicU64,
-    /// What has arrived, and waits that have begun.
+    /// Arrivals, and waits that have begun.
     occasions: AtomicU64,
     /// Whether the task that looks sleeps.
     sleeps: AtomicBool,

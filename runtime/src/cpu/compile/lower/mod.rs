@@ -33,13 +33,13 @@ pub(crate) struct LowerOptions {
     /// Fuse operations, and update variables in place.
     pub(crate) fuse: bool,
     /// The maximum number of bytes of results that are computed while lowering.
-    pub(crate) max_evaluated: u64,
+    pub(crate) max_evaluated: u128,
 }
 
 #[cfg(test)]
 impl Default for LowerOptions {
     fn default() -> LowerOptions {
-        LowerOptions { check_finite: false, fuse: true, max_evaluated: u64::MAX }
+        LowerOptions { check_finite: false, fuse: true, max_evaluated: u128::MAX }
     }
 }
 
@@ -73,7 +73,7 @@ struct Lower<'g> {
     /// Registers of constants by value.
     constant_regs: FxHashMap<u64, Reg>,
     /// The bytes of results that were computed.
-    evaluated: u64,
+    evaluated: u128,
     /// The current value of each assigned variable.
     assigned: Vec<Option<Value>>,
     current_loop: Option<u32>,

@@ -32,12 +32,6 @@ impl Lower<'_> {
             return self.reference(data, def, attrs);
         }
         if data.operands.is_empty() {
-            let bytes = self.bytes_of(data.results[0]);
-            let sum = self.evaluated.saturating_add(bytes);
-            if sum > self.options.max_evaluated {
-                return self.reference(data, def, attrs);
-            }
-            self.evaluated = sum;
             return self.constant_op(data, def, attrs);
         }
         if def == prim::CHECK_INDEX
@@ -72,17 +66,17 @@ impl Lower<'_> {
         self.reference(data, def, attrs)
     }
 
-    /// Evaluates an operation without operands, whose result is constant.
+    /// Evaluates an operation without operands, whose result is constant. If results take too much
+    /// memory, each run evaluates it.
     fn constant_op(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<LoweredValue> {
         let ty = self.graph.ty(data.results[0]).element();
+        let sum = self.evaluated.saturating_add(ty.n_bytes().expect("the shape is known"));
+        if sum > self.options.max_evaluated {
+            return self.reference(data, def, attrs);
+        }
+        self.evaluated = sum;
         let tensor = def.evaluate(&EvalCx { operands: &[], attrs, ty }).map_err(|e| e.at(def.name, data.loc))?;
         Ok(self.constant(&tensor))
-    }
-
-    /// Returns the bytes of a tensor of known shape.
-    fn bytes_of(&self, v: Value) -> u64 {
-        let size = self.graph.ty(v).element().dtype.size() as u64;
-        self.shape_of(v).iter().fold(size, |bytes, &n| bytes.saturating_mul(n as u64))
     }
 
     /// Returns the known extents of an operand or result.

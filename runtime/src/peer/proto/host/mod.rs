@@ -162,11 +162,7 @@ impl Host {
 
     /// Returns when the host next needs [`HostInput::Tick`].
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        let idle = self
-            .links
-            .values()
-            .filter_map(|link| link.idle_since)
-            .map(|since| since.saturating_add(self.limits.idle_link));
+        let idle = self.links.values().filter_map(|link| link.idle_since).map(|since| since + self.limits.idle_link);
         let locks = self.shared.next_deadline();
         idle.chain(self.sessions.values().map(HostSession::next_deadline)).chain(locks).min()
     }
@@ -387,8 +383,7 @@ impl Host {
         for slot in slots {
             self.tick_session(now, slot, out);
         }
-        let idle =
-            |link: &HostLink| link.idle_since.is_some_and(|since| since.saturating_add(self.limits.idle_link) <= now);
+        let idle = |link: &HostLink| link.idle_since.is_some_and(|since| since + self.limits.idle_link <= now);
         let idle: Vec<LinkNumber> = self.links.iter().filter(|(_, state)| idle(state)).map(|(&link, _)| link).collect();
         for link in idle {
             let reason = "no session uses the link";

@@ -116,7 +116,7 @@ impl Host {
                 return Ok(());
             }
         };
-        let deadline = start.deadline_ms.map(|ms| now.saturating_add(Duration::from_millis(ms.into())));
+        let deadline = start.deadline_ms.map(|ms| now + Duration::from_millis(ms.into()));
         let running = HostStep {
             participants: start.participants.clone(),
             routes: routes.clone(),
