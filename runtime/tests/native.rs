@@ -278,3 +278,82 @@ fn numbers_are_pushed_and_popped_in_nested_loops() {
     let fails = text.replace("stack_zeros", "stack_new");
     assert!(run(&fails, &[HostTensor::scalar(3.0f32), HostTensor::scalar(1)]).unwrap_err().contains("empty stack"));
 }
+
+#[test]
+fn quotients_by_constants_are_those_of_the_plan() {
+    let mut n = 0;
+    for (dtype, divisors) in [
+        (DType::I32, [2, -2, 3, -3, 7, 10, 641, 1 << 20, -(1 << 20), 1_000_003, i64::from(i32::MAX), -1, 1]),
+        (DType::I64, [2, -2, 3, -3, 7, 10, 641, 1 << 40, -(1 << 40), 1_000_003, i64::MAX, -1, i64::MIN]),
+        (DType::U32, [2, 3, 5, 7, 10, 641, 1 << 20, 1 << 31, 1_000_003, i64::from(u32::MAX), 1, 9, 11]),
+        (DType::U8, [2, 3, 5, 7, 10, 100, 128, 255, 1, 9, 11, 13, 17]),
+    ] {
+        for (divisor, op) in divisors.iter().flat_map(|d| ["div", "rem"].map(|op| (d, op))) {
+            let operation = format!("%r = {op} %x, %d");
+            let constant = format!("%d = constant {divisor} : {dtype}[]");
+            let text =
+                one_trip("div", dtype, dtype, "", 2).replace(&format!("%r = div %x, %y  : {dtype}[]"), &operation);
+            let text = text.replace("%j = add %i, %1", &format!("%j = add %i, %1\n                {constant}"));
+            assert!(text.contains(&operation), "{text}");
+            let both = PlanPair::new(&text).expect("there is native code");
+            let near = |x: i64| (-2..3).map(move |i| x.wrapping_add(i));
+            let products = (-20..20).chain([i64::MAX / divisor, i64::MIN.wrapping_div(*divisor)]);
+            let all = products.map(|q| q.wrapping_mul(*divisor)).chain([0, i64::from(i32::MAX), i64::from(i32::MIN)]);
+            for x in all.flat_map(near) {
+                let number = |x: i64| match dtype {
+                    DType::I32 => HostTensor::scalar(x as i32),
+                    DType::I64 => HostTensor::scalar(x),
+                    DType::U32 => HostTensor::scalar(x as u32),
+                    _ => HostTensor::scalar(x as u8),
+                };
+                both.run(&[number(x), number(0), HostTensor::scalar(true), number(0)]).expect("it runs");
+                n += 1;
+            }
+        }
+    }
+    assert!(n > 10_000, "{n} quotients");
+}
+
+#[test]
+fn more_numbers_than_registers_are_kept_across_calls() {
+    const N: usize = 24;
+    let each = |f: &dyn Fn(usize) -> String| (0..N).map(f).collect::<Vec<_>>().join(", ");
+    let lines = |f: &dyn Fn(usize) -> String| (0..N).map(f).collect::<Vec<_>>().join("\n            ");
+    let text = format!(
+        "graph @f(%x: f64[], %y: i64[], %n: i32[]) -> ({results}, f64[]) {{
+            %0 = constant 0 : i32[]
+            %s0 = stack_zeros : stack<f64[]>
+            {lists}, %s, %i = while ({starts}, %s = %s0, %i = %0 | %n = %n) cond {{
+                %more = lt %i, %n
+                yield %more
+            }} body {{
+                %1 = constant 1 : i32[]
+                %ten = constant 10.5 : f64[]
+                {sums}
+                {products}
+                {remainders}
+                %s1 = push %s, %r0
+                %j = add %i, %1
+                yield {nexts}, %s1, %j
+            }}
+            %s2, %top = pop %s
+            return {lists}, %top
+        }}",
+        results = each(&|_| "f64[], i64[]".to_owned()),
+        lists = each(&|i| format!("%a{i}, %b{i}")),
+        starts = each(&|i| format!("%a{i} = %x, %b{i} = %y")),
+        sums = lines(&|i| format!("%c{i} = add %a{i}, %a{}", (i + 1) % N)),
+        products = lines(&|i| format!(
+            "%d{i} = mul %b{i}, %b{}\n            %e{i} = add %d{i}, %b{}",
+            (i + 1) % N,
+            (i + 5) % N
+        )),
+        // The remainder of floats is a call.
+        remainders = lines(&|i| format!("%r{i} = rem %c{i}, %ten")),
+        nexts = each(&|i| format!("%r{i}, %e{i}")),
+    );
+    let both = PlanPair::new(&text).expect("there is native code");
+    for n in [0, 1, 2, 50] {
+        both.run(&[HostTensor::scalar(3.7), HostTensor::scalar(3i64), HostTensor::scalar(n)]).expect("it runs");
+    }
+}

@@ -10,3 +10,5 @@ pub(crate) mod native;
 pub(crate) mod optimize;
 pub(crate) mod program;
 pub(crate) mod vector;
+#[cfg(all(feature = "jit", target_arch = "x86_64"))]
+pub(crate) mod x86;

@@ -558,8 +558,8 @@ fn prepared<'g>(graph: &'g Graph, options: CompileOptions, may_go_on: StopCheck<
 /// Compiles the plan of a graph. Returns `None` if the compiler fails and the interpreter is to run
 /// the graph.
 ///
-/// A failure of the compiler is our bug: a broken invariant, which panics, or code that Cranelift
-/// rejects. Such a failure becomes an error of the call, so that other functions of the session
+/// A failure of the compiler is our bug: a broken invariant, which panics, or code that is
+/// rejected. Such a failure becomes an error of the call, so that other functions of the session
 /// keep working. A mistake in the graph is an error in any case.
 fn compile(graph: &Graph, options: CompileOptions, may_go_on: StopCheck<'_>) -> Result<Option<Plan>> {
     let lower = || {

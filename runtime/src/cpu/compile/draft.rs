@@ -195,7 +195,7 @@ impl Draft {
 }
 
 /// Calls `f` for all storage that an instruction reads, then for all that it writes.
-pub(super) fn instr_touches(ops: &[TensorOp], instr: &Instr, f: &mut dyn FnMut(Storage, AccessKind)) {
+pub(crate) fn instr_touches(ops: &[TensorOp], instr: &Instr, f: &mut dyn FnMut(Storage, AccessKind)) {
     use AccessKind::{Read, Write};
     match instr {
         Instr::Unary { dst, a, .. } => {

@@ -70,6 +70,8 @@ use anabranch_dsl::{DType, HostTensor, Loc, TensorType, Type};
 use std::ops::Range;
 
 pub(crate) use draft::Storage;
+#[cfg(feature = "jit")]
+pub(crate) use draft::{AccessKind, instr_touches};
 pub(crate) use exec::{Context, StackOrList};
 pub(crate) use explain::kernels_text;
 pub(crate) use lower::{LowerOptions, lower};

@@ -33,7 +33,7 @@ impl Plan {
     }
 
     /// Calls `f` for all operands that are read after the code.
-    fn visit_last(&self, f: &mut dyn FnMut(&TensorOperand)) {
+    pub(crate) fn visit_last(&self, f: &mut dyn FnMut(&TensorOperand)) {
         self.outputs.iter().for_each(|(o, _)| f(o));
         self.assigns.iter().for_each(|a| f(&a.value));
         self.updates.iter().flat_map(|u| &u.operands).for_each(&mut *f);

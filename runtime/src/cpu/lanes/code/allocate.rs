@@ -3,11 +3,12 @@
 //! No live range has holes: a value either has one place for the whole code, since lanes that a
 //! step leaves out must keep it, or is set once and used before the next basic block. So one pass
 //! over the starts of ranges is all that an allocator for any control flow would do here, without
-//! moves between places. If registers run out, the value with the fewest uses for the length of its
-//! range is in memory everywhere. Such a constant is an operand in the code.
+//! moves between places. The weight of a value is its uses for the length of its range. Without a
+//! register it is in memory everywhere, or an operand in the code if it is a constant.
 
 use super::LaneInstructions;
 use super::steps::{CodeStep, CodeSteps, Lifetime, RegisterGroup, ValueId, ValueUse};
+use crate::cpu::x86::linear_scan::{LiveInterval, linear_scan};
 
 /// The registers that values can have. The first ones hold vectors.
 #[derive(Debug)]
@@ -65,17 +66,8 @@ pub(super) struct Allocation {
     pub(super) n_slots: u16,
 }
 
-/// The range in which a value is needed: twice the indices of steps, plus 1 for what they set.
-#[derive(Clone, Copy, Debug)]
-struct LiveInterval {
-    value: ValueId,
-    start: usize,
-    end: usize,
-    weight: f64,
-    /// A value in whose place it should be.
-    hint: Option<ValueId>,
-}
-
+/// Returns the ranges in which values are needed: twice the indices of steps, plus 1 for what they
+/// set.
 fn intervals(steps: &CodeSteps) -> Vec<LiveInterval> {
     let end = 2 * steps.steps.len() + 1;
     let mut found: Vec<Option<LiveInterval>> = vec![None; steps.values.len()];
@@ -100,19 +92,19 @@ fn intervals(steps: &CodeSteps) -> Vec<LiveInterval> {
             };
             let is_brief = steps.values[value.index()].lifetime == Lifetime::Brief;
             let (first, last) = if is_brief { (at, at) } else { (0, end) };
-            let new = LiveInterval { value, start: first, end: last, weight: 0.0, hint: None };
+            let new = LiveInterval { value: value.index(), start: first, end: last, weight: 0.0, hint: None };
             let interval = found[value.index()].get_or_insert(new);
             interval.weight += weight;
             interval.end = interval.end.max(last);
             if value_use == ValueUse::Set {
-                interval.hint = hint;
+                interval.hint = hint.map(ValueId::index);
             }
         });
     }
     let mut found: Vec<LiveInterval> = found.into_iter().flatten().collect();
     for interval in &mut found {
         interval.weight /= (interval.end - interval.start + 1) as f64;
-        if let Lifetime::Constant { .. } = steps.values[interval.value.index()].lifetime {
+        if let Lifetime::Constant { .. } = steps.values[interval.value].lifetime {
             interval.weight *= OF_CONSTANTS;
         }
     }
@@ -122,64 +114,31 @@ fn intervals(steps: &CodeSteps) -> Vec<LiveInterval> {
 
 /// Gives each value a place.
 pub(super) fn allocate(steps: &CodeSteps, registers: &RegisterFile) -> Allocation {
-    let mut places = vec![ValuePlace::InCode; steps.values.len()];
-    places[ValueId::CURRENT.index()] = ValuePlace::Register(registers.current);
-    let mut n_slots = 0;
     let intervals = intervals(steps);
+    let current = ValueId::CURRENT.index();
+    let mut chosen = vec![None; steps.values.len()];
     for group in [RegisterGroup::Vectors, RegisterGroup::Masks] {
-        let mut free: Vec<u8> = match group {
+        let free: Vec<u8> = match group {
             RegisterGroup::Vectors => (0..registers.n_vectors).rev().collect(),
             RegisterGroup::Masks => registers.masks.iter().copied().rev().collect(),
         };
-        let mut active: Vec<(LiveInterval, u8)> = Vec::new();
-        let of_group = intervals.iter().filter(|interval| {
-            interval.value != ValueId::CURRENT && steps.values[interval.value.index()].group == group
-        });
-        for &interval in of_group {
-            active.retain(|&(other, register)| {
-                let is_needed = other.end >= interval.start;
-                if !is_needed {
-                    free.push(register);
-                }
-                is_needed
-            });
-            let hinted = interval.hint.and_then(|value| match places[value.index()] {
-                ValuePlace::Register(register) => free.iter().position(|&r| r == register),
-                _ => None,
-            });
-            let register = match hinted {
-                Some(at) => Some(free.remove(at)),
-                None => free.pop(),
-            };
-            let mut put_aside = |value: ValueId, places: &mut Vec<ValuePlace>| {
-                places[value.index()] = match steps.values[value.index()].lifetime {
-                    Lifetime::Constant { .. } => ValuePlace::InCode,
-                    Lifetime::Brief | Lifetime::Throughout => {
-                        n_slots += 1;
-                        ValuePlace::Slot(n_slots - 1)
-                    }
-                };
-            };
-            let register = register.or_else(|| {
-                let least = active.iter_mut().min_by(|(a, _), (b, _)| a.weight.total_cmp(&b.weight))?;
-                if least.0.weight >= interval.weight {
-                    return None;
-                }
-                put_aside(least.0.value, &mut places);
-                // The interval that takes the register replaces the other one.
-                let register = least.1;
-                least.0.end = 0;
-                Some(register)
-            });
-            match register {
-                Some(register) => {
-                    active.retain(|&(other, of)| of != register || other.end != 0);
-                    places[interval.value.index()] = ValuePlace::Register(register);
-                    active.push((interval, register));
-                }
-                None => put_aside(interval.value, &mut places),
-            }
-        }
+        let is_of_group =
+            |interval: &&LiveInterval| interval.value != current && steps.values[interval.value].group == group;
+        linear_scan(intervals.iter().filter(is_of_group), free, &mut chosen);
     }
+    chosen[current] = Some(registers.current);
+    let mut places = vec![ValuePlace::InCode; steps.values.len()];
+    let mut n_slots = 0;
+    for &LiveInterval { value, .. } in &intervals {
+        places[value] = match (chosen[value], steps.values[value].lifetime) {
+            (Some(register), _) => ValuePlace::Register(register),
+            (None, Lifetime::Constant { .. }) => ValuePlace::InCode,
+            (None, Lifetime::Brief | Lifetime::Throughout) => {
+                n_slots += 1;
+                ValuePlace::Slot(n_slots - 1)
+            }
+        };
+    }
+    places[current] = ValuePlace::Register(registers.current);
     Allocation { places, n_slots }
 }

@@ -9,13 +9,14 @@
 mod avx2;
 
 use super::allocate::{Allocation, RegisterFile, ValuePlace, allocate};
-use super::encode::{
-    self, Address, Encoder, Gpr, JumpCondition, Label, MachineOperand, MaskOp, Predicate, VectorLength, VectorOp,
-};
 use super::scalar::LESS;
 use super::steps::{CodeStep, CodeSteps, Lifetime, RegisterGroup, ValueId, VectorPart, VectorStep};
 use super::{CodeArguments, CodeTensor, LaneCount, LaneInstructions};
 use crate::cpu::lanes::block::FEW_LANES;
+use crate::cpu::x86::encode::{
+    self, Address, Encoder, Label, MachineOperand, MaskOp, Predicate, VectorLength, VectorOp,
+};
+use crate::cpu::x86::general::{Gpr, JumpCondition};
 use std::mem::offset_of;
 
 /// Repetitions of loops between two looks at whether to stop.

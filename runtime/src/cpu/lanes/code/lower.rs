@@ -10,13 +10,13 @@
 //! values of rows are those that were computed last. Both arms of a branch compute in all lanes,
 //! and then the condition chooses, so masks count only where operations may fail.
 
-use super::encode::{self as x86, MaskOp};
 use super::liveness::{RowLiveness, Rows};
 use super::scalar::{Functions, has_eight_bytes, is_supported};
 use super::steps::{CodeStep, CodeSteps, Lifetime, RegisterGroup, StepTarget, ValueId, VectorPart, VectorStep};
 use super::{CodeSource, LaneBody, LaneCount, LaneInstructions, LoopBlocks};
 use crate::cpu::compile::ScalarOp;
 use crate::cpu::lanes::program::{BlockEnd, ElementIndex, ElementSource, LaneOp, RowId, RowStart};
+use crate::cpu::x86::encode::{self as x86, MaskOp};
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::{OpClass, ScalarForm, prim};
 use anabranch_dsl::scalars::ScalarExpr;

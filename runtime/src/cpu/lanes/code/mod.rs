@@ -18,7 +18,7 @@
 //! Vectors have the full width of AVX-512 or AVX2, as many lanes as there is room for the largest
 //! numbers of the part; smaller numbers of such a part have shorter vectors. Bools are masks. Parts
 //! with operations for which AVX2 has no instructions stay as they are there. Cranelift has no
-//! vectors of more than 128 bits, so instructions are [encoded](encode) here.
+//! vectors of more than 128 bits, so instructions are [encoded](crate::cpu::x86) by this crate.
 //!
 //! Invariants:
 //!
@@ -36,7 +36,6 @@
 
 mod allocate;
 mod emit;
-mod encode;
 mod liveness;
 mod lower;
 mod region;
@@ -49,8 +48,8 @@ use super::program::{BasicBlock, RowId};
 use super::rows::VectorBytes;
 use crate::cpu::native::executable;
 use crate::cpu::vector::has_avx512f;
+use crate::cpu::x86::encode::VectorLength;
 use bytemuck::Zeroable;
-use encode::VectorLength;
 use lower::{Lowered, ReadTensor};
 use memmap2::Mmap;
 use region::LoopBlocks;

@@ -5,8 +5,8 @@
 //! with a primitive for which there are no instructions has no code.
 
 use super::LaneCount;
-use super::encode::{self as x86, MaskOp, VectorOp};
 use super::steps::{CodeStep, CodeSteps, Lifetime, RegisterGroup, ValueId};
+use crate::cpu::x86::encode::{self as x86, MaskOp, VectorOp};
 use anabranch_dsl::DType;
 use anabranch_dsl::scalars::{BinaryOp, ExprNode, ScalarExpr, TernaryOp, UnaryOp};
 use rustc_hash::FxHashMap;

@@ -8,7 +8,7 @@
 //!   block, so that no jump leads back between both.
 
 use super::LaneInstructions;
-use super::encode::{MaskOp, VectorLength, VectorOp};
+use crate::cpu::x86::encode::{MaskOp, VectorLength, VectorOp, Widths};
 
 /// A vector or a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -303,7 +303,7 @@ impl CodeSteps {
         immediate: Option<u8>,
     ) -> ValueId {
         let group = match op.widths {
-            super::encode::Widths::MaskResult => RegisterGroup::Masks,
+            Widths::MaskResult => RegisterGroup::Masks,
             _ => RegisterGroup::Vectors,
         };
         let dst = self.value(group, Lifetime::Brief);

@@ -2,7 +2,7 @@
 //! set, as large as the largest elements, and instructions have no predicates.
 
 use super::*;
-use crate::cpu::lanes::code::encode::OperandForm;
+use crate::cpu::x86::encode::OperandForm;
 
 impl Emitter<'_> {
     fn avx2_three(&mut self, op: &VectorOp, dst: u8, a: u8, b: u8) {

@@ -1,45 +1,11 @@
 //! Each instruction of the encoder, read by the decoder of `iced-x86`.
 
 use super::*;
-use iced_x86::{Decoder, DecoderOptions, Instruction, MemorySize, Mnemonic, OpKind, Register};
+use crate::cpu::x86::decoded::{GPRS, addresses, assert_address, mnemonic, one};
+use iced_x86::{OpKind, Register};
 
 /// The registers of each group that an encoding treats in another way.
 const REGISTERS: [u8; 8] = [0, 3, 7, 8, 15, 16, 24, 31];
-
-const GPRS: [(Gpr, Register, Register); 9] = [
-    (Gpr::RAX, Register::RAX, Register::EAX),
-    (Gpr::RCX, Register::RCX, Register::ECX),
-    (Gpr::RDX, Register::RDX, Register::EDX),
-    (Gpr::RSI, Register::RSI, Register::ESI),
-    (Gpr::RDI, Register::RDI, Register::EDI),
-    (Gpr::R8, Register::R8, Register::R8D),
-    (Gpr::R9, Register::R9, Register::R9D),
-    (Gpr::R10, Register::R10, Register::R10D),
-    (Gpr::R11, Register::R11, Register::R11D),
-];
-
-/// Returns the instructions of some code, which begins at address 0.
-#[track_caller]
-fn decoded(f: impl FnOnce(&mut Encoder)) -> Vec<Instruction> {
-    let mut encoder = Encoder::default();
-    f(&mut encoder);
-    let bytes = encoder.finish();
-    let decoder = Decoder::with_ip(64, &bytes, 0, DecoderOptions::NONE);
-    let instructions: Vec<Instruction> = decoder.into_iter().collect();
-    assert!(!instructions.iter().any(Instruction::is_invalid), "{bytes:x?}");
-    instructions
-}
-
-#[track_caller]
-fn one(f: impl FnOnce(&mut Encoder)) -> Instruction {
-    let instructions = decoded(f);
-    assert_eq!(instructions.len(), 1, "{instructions:?}");
-    instructions[0]
-}
-
-fn mnemonic(instruction: &Instruction) -> String {
-    format!("{:?}", instruction.mnemonic()).to_lowercase()
-}
 
 fn vector(length: VectorLength, number: u8) -> Register {
     let first = [Register::XMM0, Register::YMM0, Register::ZMM0][length as usize];
@@ -48,37 +14,6 @@ fn vector(length: VectorLength, number: u8) -> Register {
 
 fn mask(number: u8) -> Register {
     Register::K0 + u32::from(number)
-}
-
-/// Returns addresses of all kinds.
-fn addresses() -> Vec<Address> {
-    let mut all = vec![Address::InCode(0), Address::InCode(1000)];
-    for (base, ..) in GPRS {
-        for displacement in [0, 64, -8, 0x12_3456] {
-            all.push(Address::Based { base, index: None, displacement });
-            let indices = GPRS.into_iter().flat_map(|(index, ..)| [1, 2, 4, 8].map(|scale| Some((index, scale))));
-            all.extend(indices.map(|index| Address::Based { base, index, displacement }));
-        }
-    }
-    all
-}
-
-#[track_caller]
-fn assert_address(instruction: &Instruction, address: Address) {
-    let named = |gpr: Gpr| GPRS.iter().find(|(known, ..)| *known == gpr).expect("it is known").1;
-    match address {
-        Address::InCode(place) => {
-            assert_eq!(instruction.memory_base(), Register::RIP);
-            assert_eq!(instruction.ip_rel_memory_address(), place as u64);
-        }
-        Address::Based { base, index, displacement } => {
-            assert_eq!(instruction.memory_base(), named(base), "{address:?}");
-            let (register, scale) = index.map_or((Register::None, 1), |(index, scale)| (named(index), scale));
-            assert_eq!(instruction.memory_index(), register, "{address:?}");
-            assert_eq!(instruction.memory_index_scale(), u32::from(scale), "{address:?}");
-            assert_eq!(instruction.memory_displacement64() as i64, i64::from(displacement), "{address:?}");
-        }
-    }
 }
 
 /// An instruction on vectors with numbers of registers, and the registers that it should have.
@@ -320,63 +255,5 @@ fn mask_instructions_have_their_operands() {
         assert_eq!((store.op1_register(), store.op0_kind()), (mask(6), OpKind::Memory));
         assert_address(&load, address);
         assert_address(&store, address);
-    }
-}
-
-#[test]
-fn other_instructions_have_their_operands() {
-    for (a, wide, low) in GPRS {
-        for address in addresses() {
-            let load = one(|e| e.load(a, address));
-            assert_eq!((mnemonic(&load).as_str(), load.op0_register()), ("mov", wide));
-            assert_address(&load, address);
-        }
-        let set = one(|e| e.set(a, 0x8765_4321));
-        assert_eq!((mnemonic(&set).as_str(), set.op0_register(), set.immediate32()), ("mov", low, 0x8765_4321));
-        let add = one(|e| e.add(a, -5));
-        assert_eq!((add.mnemonic(), add.op0_register(), add.immediate32to64()), (Mnemonic::Add, wide, -5));
-        let compare = one(|e| e.compare_with(a, 8));
-        assert_eq!((mnemonic(&compare).as_str(), compare.op0_register(), compare.immediate32()), ("cmp", low, 8));
-        for (b, other, low_other) in GPRS {
-            let compare = one(|e| e.compare(a, b));
-            assert_eq!((compare.op0_register(), compare.op1_register()), (wide, other));
-            let copy = one(|e| e.copy(a, b));
-            assert_eq!((copy.mnemonic(), copy.op0_register(), copy.op1_register()), (Mnemonic::Mov, wide, other));
-            let count = one(|e| e.count_bits(a, b));
-            assert_eq!(mnemonic(&count), "popcnt");
-            assert_eq!((count.op0_register(), count.op1_register()), (low, low_other));
-        }
-    }
-    for address in addresses() {
-        let compare = one(|e| e.compare_byte(address, -1));
-        assert_eq!((mnemonic(&compare).as_str(), compare.immediate8()), ("cmp", 0xff));
-        assert!(matches!(compare.memory_size(), MemorySize::UInt8 | MemorySize::Int8));
-        assert_address(&compare, address);
-    }
-    let end = decoded(Encoder::return_to_caller);
-    assert_eq!(end.iter().map(mnemonic).collect::<Vec<_>>(), ["vzeroupper", "ret"]);
-}
-
-#[test]
-fn jumps_lead_to_their_labels() {
-    let conditions = [
-        (JumpCondition::Below, "jb"),
-        (JumpCondition::AtLeast, "jae"),
-        (JumpCondition::Zero, "je"),
-        (JumpCondition::NotZero, "jne"),
-    ];
-    for (condition, name) in conditions {
-        let instructions = decoded(|e| {
-            let [before, after] = [(); 2].map(|()| e.label());
-            e.set(Gpr::RAX, 0);
-            e.bind(before);
-            e.jump_if(condition, after);
-            e.jump(before);
-            e.bind(after);
-            e.return_to_caller();
-        });
-        assert_eq!(instructions.iter().map(mnemonic).collect::<Vec<_>>()[1..3], [name, "jmp"]);
-        assert_eq!(instructions[1].near_branch64(), instructions[3].ip());
-        assert_eq!(instructions[2].near_branch64(), instructions[1].ip());
     }
 }

@@ -1,18 +1,48 @@
-//! Machine code by Cranelift.
+//! The machine code of a plan.
 
-use super::{WhyNot, region, translate};
+use super::live_registers::{LiveRegisters, RegisterReads};
+use super::{WhyNot, region};
 use crate::cpu::compile::{Base, Instr, Plan};
 use crate::cpu::memory::stack::StackStorage;
 use anabranch_dsl::interp::StopFlag;
-use cranelift_codegen::isa::{self, OwnedTargetIsa};
-use cranelift_codegen::settings::{self, Configurable};
-use cranelift_codegen::{CodegenError, Context};
 use memmap2::{Mmap, MmapMut};
 use std::io;
-use std::sync::OnceLock;
+
+#[cfg(any(not(target_arch = "x86_64"), anabranch_cranelift))]
+use super::by_cranelift::compile_loop;
+
+/// The machine code of one loop, which needs no relocation.
+pub(super) struct LoopCode {
+    pub(super) bytes: Vec<u8>,
+    /// The place of the function, which is a multiple of [`ALIGN`].
+    pub(super) entry: usize,
+}
+
+/// The alignment of functions and their constants.
+pub(super) const ALIGN: usize = 64;
+
+/// Compiles a loop, or says why it has no native code. An error is a fault of the compiler.
+#[cfg(all(target_arch = "x86_64", not(anabranch_cranelift)))]
+fn compile_loop(
+    plan: &Plan,
+    region: &region::NativeLoop,
+    live: &LiveRegisters,
+) -> Result<Result<LoopCode, WhyNot>, String> {
+    use super::lower::{RegisterHome, lower};
+    use super::x86;
+
+    if !x86::is_supported() {
+        return Ok(Err(WhyNot::Processor));
+    }
+    let code = x86::emit(&lower(plan, region, live, RegisterHome::Variables));
+    Ok(code.map(|code| LoopCode { bytes: code.bytes, entry: code.entry }).ok_or(WhyNot::Size))
+}
 
 /// The type of a native function. The function receives the registers, the stacks, the addresses of
 /// tensors and the byte of the stop flag, and returns the index of the next instruction.
+#[cfg(target_arch = "x86_64")]
+type NativeFn = unsafe extern "sysv64" fn(*mut u64, *mut StackStorage, *const *mut u8, *const u8) -> u32;
+#[cfg(not(target_arch = "x86_64"))]
 type NativeFn = unsafe extern "C" fn(*mut u64, *mut StackStorage, *const *mut u8, *const u8) -> u32;
 
 /// The native code of a plan.
@@ -30,43 +60,31 @@ impl Native {
     /// Compiles the loops of a plan that can be native, and puts an [`Instr::Native`] at the entry
     /// of each.
     ///
-    /// Returns `None` if there is no such loop, Cranelift does not support this machine, or there
-    /// is no memory for code. Returns an error if Cranelift rejects the generated code. The plan is
-    /// then unchanged.
+    /// Returns `None` if there is no such loop, no native code for this machine, or no memory for
+    /// code. Returns an error if the generated code is rejected. The plan is then unchanged.
     pub(crate) fn compile(plan: &mut Plan, is_stopped: &dyn Fn() -> bool) -> Result<Option<Native>, String> {
         let regions = region::find(plan);
         if regions.is_empty() {
             return Ok(None);
         }
-        let Some(target) = target() else {
-            region::refuse(plan, &regions, WhyNot::Processor);
-            return Ok(None);
-        };
-        let align = target.symbol_alignment().max(target.function_alignment().preferred.into()) as usize;
-        let mut context = Context::new();
-        let mut builder_context = cranelift_frontend::FunctionBuilderContext::new();
+        let reads = RegisterReads::new(plan);
         let (mut code, mut compiled) = (Vec::new(), Vec::with_capacity(regions.len()));
         for region in &regions {
             if is_stopped() {
                 return Err("the compilation was stopped".to_owned());
             }
-            context.clear();
-            translate::translate(plan, region, &*target, &mut context, &mut builder_context);
-            match context.compile(&*target, &mut Default::default()) {
-                // A call of a library function that this processor has no instruction for.
-                Ok(function) if !function.buffer.relocs().is_empty() => {
-                    region::refuse(plan, std::slice::from_ref(region), WhyNot::Processor);
+            let refuse = |plan: &mut Plan, why| region::refuse(plan, std::slice::from_ref(region), why);
+            let Some(live) = LiveRegisters::new(plan, region, &reads) else {
+                refuse(plan, WhyNot::Size);
+                continue;
+            };
+            match compile_loop(plan, region, &live)? {
+                Ok(of_loop) => {
+                    code.resize(code.len().next_multiple_of(ALIGN), 0);
+                    compiled.push((region, code.len() + of_loop.entry));
+                    code.extend_from_slice(&of_loop.bytes);
                 }
-                Ok(function) => {
-                    code.resize(code.len().next_multiple_of(align.max(function.buffer.alignment as usize)), 0);
-                    compiled.push((region, code.len()));
-                    code.extend_from_slice(function.code_buffer());
-                }
-                // A loop that is too large for Cranelift stays as instructions.
-                Err(e) if matches!(e.inner, CodegenError::ImplLimitExceeded | CodegenError::CodeTooLarge) => {
-                    region::refuse(plan, std::slice::from_ref(region), WhyNot::Size);
-                }
-                Err(e) => return Err(e.inner.to_string()),
+                Err(why) => refuse(plan, why),
             }
         }
         if compiled.is_empty() {
@@ -81,8 +99,8 @@ impl Native {
         for (region, start) in compiled {
             plan.code[region.enter as usize] = Instr::Native { function: functions.len() as u32, entry: region.entry };
             let function = code[start..].as_ptr();
-            // SAFETY: a function begins at `start`, compiled for the signature of `Function` by
-            // `translate`.
+            // SAFETY: a function begins at `start`, compiled for the signature of
+            // `NativeFn`.
             functions.push(unsafe { std::mem::transmute::<*const u8, NativeFn>(function) });
             bases.push(region.bases.clone());
         }
@@ -143,60 +161,4 @@ pub(crate) fn executable(code: &[u8]) -> io::Result<Mmap> {
         cleared.and_then(|()| pipeline_flush_mt()).map_err(|e| io::Error::other(e.to_string()))?;
     }
     Ok(memory)
-}
-
-/// Enables the instructions of this machine's processor that Cranelift uses.
-#[cfg(target_arch = "x86_64")]
-fn builder() -> Option<isa::Builder> {
-    let mut builder = isa::lookup(target_lexicon::Triple::host()).ok()?;
-    macro_rules! enable {
-        ($($feature:tt: $setting:literal,)*) => {
-            $(if std::is_x86_feature_detected!($feature) {
-                builder.enable($setting).expect("Cranelift has this setting");
-            })*
-        };
-    }
-    enable! {
-        "cmpxchg16b": "has_cmpxchg16b",
-        "sse3": "has_sse3",
-        "ssse3": "has_ssse3",
-        "sse4.1": "has_sse41",
-        "sse4.2": "has_sse42",
-        "popcnt": "has_popcnt",
-        "avx": "has_avx",
-        "avx2": "has_avx2",
-        "fma": "has_fma",
-        "bmi1": "has_bmi1",
-        "bmi2": "has_bmi2",
-        "lzcnt": "has_lzcnt",
-        "avx512f": "has_avx512f",
-        "avx512vl": "has_avx512vl",
-        "avx512dq": "has_avx512dq",
-        "avx512bitalg": "has_avx512bitalg",
-        "avx512vbmi": "has_avx512vbmi",
-    }
-    Some(builder)
-}
-
-/// Enables the instructions of this machine's processor that Cranelift uses.
-#[cfg(not(target_arch = "x86_64"))]
-fn builder() -> Option<isa::Builder> {
-    cranelift_native::builder().ok()
-}
-
-/// Returns the processor of this machine, or `None` if Cranelift does not support it or its
-/// pointers are not 64 bits wide.
-fn target() -> Option<OwnedTargetIsa> {
-    static TARGET: OnceLock<Option<OwnedTargetIsa>> = OnceLock::new();
-    let find = || {
-        let mut flags = settings::builder();
-        let verifier = if cfg!(debug_assertions) { "true" } else { "false" };
-        let fixed = [("opt_level", "speed"), ("is_pic", "false"), ("use_colocated_libcalls", "false")];
-        for (name, value) in fixed.into_iter().chain([("enable_verifier", verifier)]) {
-            flags.set(name, value).expect("Cranelift has this setting");
-        }
-        let isa = builder()?.finish(settings::Flags::new(flags)).ok()?;
-        (isa.pointer_bits() == 64 && cfg!(target_endian = "little")).then_some(isa)
-    };
-    TARGET.get_or_init(find).clone()
 }

@@ -1,5 +1,4 @@
-//! The encoding of instructions of x86-64: those on vectors and masks of AVX-512, and the few
-//! others that loops over them need.
+//! The encoding of instructions of x86-64 on vectors and masks of AVX-512 and AVX2.
 //!
 //! A [`VectorOp`] says all that the encoder knows of an instruction. The tests decode each of them,
 //! with registers of all groups and each kind of operand in memory, by another implementation.
@@ -7,31 +6,13 @@
 //! Invariant E1: a displacement has 32 bits or is absent, as one of 8 bits is scaled by the size of
 //! the operand.
 //!
-//! This file must not know rows, lanes or which registers hold what.
+//! This file must not know which registers hold what.
 
-/// A general-purpose register, by its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gpr(u8);
-
-impl Gpr {
-    pub(super) fn number(self) -> u8 {
-        self.0
-    }
-
-    pub(super) const RAX: Gpr = Gpr(0);
-    pub(super) const RCX: Gpr = Gpr(1);
-    pub(super) const RDX: Gpr = Gpr(2);
-    pub(super) const RSI: Gpr = Gpr(6);
-    pub(super) const RDI: Gpr = Gpr(7);
-    pub(super) const R8: Gpr = Gpr(8);
-    pub(super) const R9: Gpr = Gpr(9);
-    pub(super) const R10: Gpr = Gpr(10);
-    pub(super) const R11: Gpr = Gpr(11);
-}
+use super::general::Gpr;
 
 /// The length of a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum VectorLength {
+pub(crate) enum VectorLength {
     L128,
     L256,
     L512,
@@ -39,7 +20,7 @@ pub(super) enum VectorLength {
 
 /// An operand in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Address {
+pub(crate) enum Address {
     /// A displacement from the address in a register, plus an index times a scale of 1, 2, 4 or 8.
     Based { base: Gpr, index: Option<(Gpr, u8)>, displacement: i32 },
     /// A place in the code.
@@ -48,7 +29,7 @@ pub(super) enum Address {
 
 /// The operand that may be in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MachineOperand {
+pub(crate) enum MachineOperand {
     Register(u8),
     Memory(Address),
     /// One element in memory, for all elements of the vector.
@@ -57,20 +38,20 @@ pub(super) enum MachineOperand {
 
 /// The predicate of an instruction: the elements that it computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Predicate {
+pub(crate) struct Predicate {
     /// The number of the mask register, or 0 for all elements.
-    pub(super) mask: u8,
+    pub(crate) mask: u8,
     /// Whether other elements become zero. Otherwise they stay as they are.
-    pub(super) zeroing: bool,
+    pub(crate) zeroing: bool,
 }
 
 impl Predicate {
-    pub(super) const NONE: Predicate = Predicate { mask: 0, zeroing: false };
+    pub(crate) const NONE: Predicate = Predicate { mask: 0, zeroing: false };
 }
 
 /// Where an instruction has its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OperandForm {
+pub(crate) enum OperandForm {
     /// The result in `reg`, the first source in `vvvv`, the second in `rm`.
     Rvm,
     /// The result in `reg`, the source in `rm`.
@@ -83,7 +64,7 @@ pub(super) enum OperandForm {
 
 /// The registers of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Widths {
+pub(crate) enum Widths {
     /// All vectors have the same length.
     Same,
     /// The source is half as long as the result, whose length counts.
@@ -106,22 +87,22 @@ pub(super) enum Widths {
 
 /// An instruction on vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct VectorOp {
-    pub(super) name: &'static str,
-    pub(super) form: OperandForm,
-    pub(super) widths: Widths,
+pub(crate) struct VectorOp {
+    pub(crate) name: &'static str,
+    pub(crate) form: OperandForm,
+    pub(crate) widths: Widths,
     /// The table of the opcode: 1 for `0F`, 2 for `0F38`, 3 for `0F3A`.
     map: u8,
     /// The mandatory prefix: 0 for none, 1 for `66`, 2 for `F3`, 3 for `F2`.
     prefix: u8,
     /// The bit `W`, which is true for elements of 8 bytes.
-    pub(super) w: bool,
+    pub(crate) w: bool,
     opcode: u8,
-    pub(super) has_immediate: bool,
+    pub(crate) has_immediate: bool,
     /// Whether the operand in memory may be one element for all.
-    pub(super) may_broadcast: bool,
+    pub(crate) may_broadcast: bool,
     /// Whether the previous elements of the result are an operand.
-    pub(super) accumulates: bool,
+    pub(crate) accumulates: bool,
     /// Whether AVX2 has the instruction.
     in_avx2: bool,
 }
@@ -129,7 +110,7 @@ pub(super) struct VectorOp {
 macro_rules! vector_ops {
     ($($id:ident $name:literal $form:ident $(/$number:literal)? $widths:ident $map:literal $prefix:literal $w:literal
         $opcode:literal $($flag:ident)*;)*) => {
-        $(pub(super) const $id: VectorOp = VectorOp {
+        $(pub(crate) const $id: VectorOp = VectorOp {
             $($flag: true,)*
             ..vector_op($name, OperandForm::$form $(($number))?, Widths::$widths, [$map, $prefix, $w, $opcode])
         };)*
@@ -279,7 +260,7 @@ vector_ops! {
 
 /// An operation on two masks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MaskOp {
+pub(crate) enum MaskOp {
     And,
     /// The second and not the first.
     AndNot,
@@ -289,42 +270,33 @@ pub(super) enum MaskOp {
     Equal,
 }
 
-/// The condition of a jump.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum JumpCondition {
-    Below,
-    AtLeast,
-    Zero,
-    NotZero,
-}
-
 /// A place in code to which jumps lead, before it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Label(usize);
+pub(crate) struct Label(usize);
 
 /// Machine code, and the places that it jumps to.
 #[derive(Debug, Default)]
-pub(super) struct Encoder {
-    pub(super) code: Vec<u8>,
+pub(crate) struct Encoder {
+    pub(crate) code: Vec<u8>,
     labels: Vec<Option<usize>>,
     /// The ends of displacements of jumps.
-    jumps: Vec<(usize, Label)>,
+    pub(super) jumps: Vec<(usize, Label)>,
 }
 
 impl Encoder {
-    pub(super) fn label(&mut self) -> Label {
+    pub(crate) fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
 
     /// Sets the place of a label.
-    pub(super) fn bind(&mut self, label: Label) {
+    pub(crate) fn bind(&mut self, label: Label) {
         let place = self.labels[label.0].replace(self.code.len());
         assert_eq!(place, None, "a label has one place");
     }
 
     /// Returns the code, with the distances of its jumps.
-    pub(super) fn finish(mut self) -> Vec<u8> {
+    pub(crate) fn finish(mut self) -> Vec<u8> {
         for (end, label) in self.jumps {
             let to = self.labels[label.0].expect("each label has a place");
             let distance = i32::try_from(to as i64 - end as i64).expect("the code is small");
@@ -333,12 +305,12 @@ impl Encoder {
         self.code
     }
 
-    fn four_bytes(&mut self, x: i32) {
+    pub(super) fn four_bytes(&mut self, x: i32) {
         self.code.extend(x.to_le_bytes());
     }
 
     /// Adds the bytes that name operands. `n_after` bytes of the instruction come after them.
-    fn operands(&mut self, reg: u8, rm: MachineOperand, n_after: usize) {
+    pub(super) fn operands(&mut self, reg: u8, rm: MachineOperand, n_after: usize) {
         let reg = (reg & 7) << 3;
         match rm {
             MachineOperand::Register(r) => self.code.push(0xc0 | reg | (r & 7)),
@@ -349,7 +321,7 @@ impl Encoder {
                     self.four_bytes(i32::try_from(place as i64 - end as i64).expect("the code is small"));
                 }
                 Address::Based { base, index, displacement } => {
-                    let base = base.0 & 7;
+                    let base = base.number() & 7;
                     // Without a displacement, 5 would be a place in the code.
                     let mode = if displacement == 0 && base != 5 { 0 } else { 0x80 };
                     match index {
@@ -357,7 +329,7 @@ impl Encoder {
                         None => self.code.extend([mode | reg | 4, 0x24]),
                         Some((index, scale)) => {
                             let scale = (scale.trailing_zeros() as u8) << 6;
-                            self.code.extend([mode | reg | 4, scale | (index.0 & 7) << 3 | base]);
+                            self.code.extend([mode | reg | 4, scale | (index.number() & 7) << 3 | base]);
                         }
                     }
                     if mode != 0 {
@@ -369,12 +341,12 @@ impl Encoder {
     }
 
     /// Returns the bits that extend the numbers of the base and the index of an operand.
-    fn extensions(rm: MachineOperand) -> [bool; 2] {
+    pub(super) fn extensions(rm: MachineOperand) -> [bool; 2] {
         match rm {
             MachineOperand::Register(r) => [r & 8 != 0, r & 16 != 0],
             MachineOperand::Memory(Address::Based { base, index, .. })
             | MachineOperand::Broadcast(Address::Based { base, index, .. }) => {
-                [base.0 & 8 != 0, index.is_some_and(|(index, _)| index.0 & 8 != 0)]
+                [base.number() & 8 != 0, index.is_some_and(|(index, _)| index.number() & 8 != 0)]
             }
             MachineOperand::Memory(Address::InCode(_)) | MachineOperand::Broadcast(Address::InCode(_)) => {
                 [false, false]
@@ -384,7 +356,7 @@ impl Encoder {
 
     /// Adds an instruction on vectors. `registers` are its result and its first source, if it has
     /// two, and `rm` is the other source. If the result may be in memory, `rm` is the result.
-    pub(super) fn vector(
+    pub(crate) fn vector(
         &mut self,
         op: &VectorOp,
         length: VectorLength,
@@ -416,7 +388,7 @@ impl Encoder {
 
     /// Adds an instruction of AVX2, like [`vector`](Self::vector) without a predicate. The
     /// registers are among the first 16.
-    pub(super) fn avx2(
+    pub(crate) fn avx2(
         &mut self,
         op: &VectorOp,
         length: VectorLength,
@@ -435,18 +407,31 @@ impl Encoder {
         self.code.extend(immediate);
     }
 
-    fn avx2_prefix(&mut self, op: &VectorOp, length: VectorLength, [reg, vvvv]: [u8; 2], [b, x]: [bool; 2]) {
+    fn avx2_prefix(&mut self, op: &VectorOp, length: VectorLength, registers: [u8; 2], extensions: [bool; 2]) {
+        self.prefix_of_three([op.map, op.prefix, op.opcode], op.w, length, registers, extensions);
+    }
+
+    /// Adds a prefix of three bytes and the opcode. `code` is the table of the opcode, the
+    /// mandatory prefix and the opcode.
+    pub(super) fn prefix_of_three(
+        &mut self,
+        [map, prefix, opcode]: [u8; 3],
+        w: bool,
+        length: VectorLength,
+        [reg, vvvv]: [u8; 2],
+        [b, x]: [bool; 2],
+    ) {
         self.code.extend([
             0xc4,
-            u8::from(reg & 8 == 0) << 7 | u8::from(!x) << 6 | u8::from(!b) << 5 | op.map,
-            u8::from(op.w) << 7 | (!vvvv & 15) << 3 | (length as u8) << 2 | op.prefix,
-            op.opcode,
+            u8::from(reg & 8 == 0) << 7 | u8::from(!x) << 6 | u8::from(!b) << 5 | map,
+            u8::from(w) << 7 | (!vvvv & 15) << 3 | (length as u8) << 2 | prefix,
+            opcode,
         ]);
     }
 
     /// Reads elements like [`gather`](Self::gather), where the highest bits of elements of the
     /// mask, a vector, are set. All three registers differ.
-    pub(super) fn avx2_gather(
+    pub(crate) fn avx2_gather(
         &mut self,
         op: &VectorOp,
         length: VectorLength,
@@ -455,15 +440,15 @@ impl Encoder {
         mask: u8,
     ) {
         assert!(dst != indices && mask != dst && mask != indices && op.widths == Widths::Gathered, "{}", op.name);
-        self.avx2_prefix(op, length, [dst, mask], [base.0 & 8 != 0, indices & 8 != 0]);
+        self.avx2_prefix(op, length, [dst, mask], [base.number() & 8 != 0, indices & 8 != 0]);
         let scale = if op.w { 3 } else { 2 };
-        assert_ne!(base.0 & 7, 5, "a base without displacement");
-        self.code.extend([(dst & 7) << 3 | 4, scale << 6 | (indices & 7) << 3 | base.0 & 7]);
+        assert_ne!(base.number() & 7, 5, "a base without displacement");
+        self.code.extend([(dst & 7) << 3 | 4, scale << 6 | (indices & 7) << 3 | base.number() & 7]);
     }
 
     /// Reads elements of the mask from the address in a register plus indices times their size, and
     /// clears the mask. The registers of the elements and of the indices differ.
-    pub(super) fn gather(
+    pub(crate) fn gather(
         &mut self,
         op: &VectorOp,
         length: VectorLength,
@@ -477,33 +462,32 @@ impl Encoder {
         let scale = if op.w { 3 } else { 2 };
         self.code.extend([
             0x62,
-            bit(has(dst, 8), 7) | bit(has(indices, 8), 6) | bit(has(base.0, 8), 5) | bit(has(dst, 16), 4) | op.map,
+            bit(has(dst, 8), 7)
+                | bit(has(indices, 8), 6)
+                | bit(has(base.number(), 8), 5)
+                | bit(has(dst, 16), 4)
+                | op.map,
             bit(op.w, 7) | 0x78 | 4 | op.prefix,
             (length as u8) << 5 | bit(has(indices, 16), 3) | mask,
             op.opcode,
             // Without a displacement: the number of the base is not 5.
             (dst & 7) << 3 | 4,
-            scale << 6 | (indices & 7) << 3 | base.0 & 7,
+            scale << 6 | (indices & 7) << 3 | base.number() & 7,
         ]);
-        assert_ne!(base.0 & 7, 5, "a base without displacement");
+        assert_ne!(base.number() & 7, 5, "a base without displacement");
     }
 
     /// Adds an instruction with a prefix of three bytes. `code` is the prefix, `W`, `L` and the
     /// opcode, of the first table.
     fn mask_instruction(&mut self, code: [u8; 4], reg: u8, vvvv: u8, rm: MachineOperand) {
         let [prefix, w, l, opcode] = code;
-        let [b, x] = Self::extensions(rm);
-        self.code.extend([
-            0xc4,
-            u8::from(reg & 8 == 0) << 7 | u8::from(!x) << 6 | u8::from(!b) << 5 | 1,
-            w << 7 | (!vvvv & 15) << 3 | l << 2 | prefix,
-            opcode,
-        ]);
+        let length = if l == 1 { VectorLength::L256 } else { VectorLength::L128 };
+        self.prefix_of_three([1, prefix, opcode], w == 1, length, [reg, vvvv], Self::extensions(rm));
         self.operands(reg, rm, 0);
     }
 
     /// `dst = op(a, b)`
-    pub(super) fn mask(&mut self, op: MaskOp, dst: u8, a: u8, b: u8) {
+    pub(crate) fn mask(&mut self, op: MaskOp, dst: u8, a: u8, b: u8) {
         let opcode = match op {
             MaskOp::And => 0x41,
             MaskOp::AndNot => 0x42,
@@ -515,112 +499,32 @@ impl Encoder {
     }
 
     /// `dst = !src`
-    pub(super) fn mask_not(&mut self, dst: u8, src: u8) {
+    pub(crate) fn mask_not(&mut self, dst: u8, src: u8) {
         self.mask_instruction([0, 0, 0, 0x44], dst, 0, MachineOperand::Register(src));
     }
 
     /// Copies a mask, or loads it.
-    pub(super) fn mask_load(&mut self, dst: u8, src: MachineOperand) {
+    pub(crate) fn mask_load(&mut self, dst: u8, src: MachineOperand) {
         self.mask_instruction([0, 0, 0, 0x90], dst, 0, src);
     }
 
-    pub(super) fn mask_store(&mut self, to: Address, src: u8) {
+    pub(crate) fn mask_store(&mut self, to: Address, src: u8) {
         self.mask_instruction([0, 0, 0, 0x91], src, 0, MachineOperand::Memory(to));
     }
 
-    pub(super) fn mask_to_gpr(&mut self, dst: Gpr, src: u8) {
-        self.mask_instruction([0, 0, 0, 0x93], dst.0, 0, MachineOperand::Register(src));
+    pub(crate) fn mask_to_gpr(&mut self, dst: Gpr, src: u8) {
+        self.mask_instruction([0, 0, 0, 0x93], dst.number(), 0, MachineOperand::Register(src));
     }
 
     /// Sets the zero flag to whether no bit of a mask is set.
-    pub(super) fn mask_test(&mut self, mask: u8) {
+    pub(crate) fn mask_test(&mut self, mask: u8) {
         self.mask_instruction([0, 0, 0, 0x98], mask, 0, MachineOperand::Register(mask));
-    }
-
-    /// Adds an instruction on general-purpose registers, of 64 bits if `w`. `opcode` is what comes
-    /// before the operands, except for the prefix of the registers.
-    fn general(&mut self, w: bool, opcode: &[u8], reg: u8, rm: MachineOperand, immediate: &[u8]) {
-        let [b, x] = Self::extensions(rm);
-        let rex = 0x40 | u8::from(w) << 3 | u8::from(reg & 8 != 0) << 2 | u8::from(x) << 1 | u8::from(b);
-        // A mandatory prefix comes first.
-        let n_prefix = usize::from(opcode[0] == 0xf3);
-        self.code.extend(&opcode[..n_prefix]);
-        if rex != 0x40 {
-            self.code.push(rex);
-        }
-        self.code.extend(&opcode[n_prefix..]);
-        self.operands(reg, rm, immediate.len());
-        self.code.extend(immediate);
-    }
-
-    /// Loads 64 bits.
-    pub(super) fn load(&mut self, dst: Gpr, from: Address) {
-        self.general(true, &[0x8b], dst.0, MachineOperand::Memory(from), &[]);
-    }
-
-    /// Copies 64 bits.
-    pub(super) fn copy(&mut self, dst: Gpr, src: Gpr) {
-        self.general(true, &[0x8b], dst.0, MachineOperand::Register(src.0), &[]);
-    }
-
-    /// Sets 32 bits, and the upper ones to zero.
-    pub(super) fn set(&mut self, dst: Gpr, x: u32) {
-        self.general(false, &[0xc7], 0, MachineOperand::Register(dst.0), &x.to_le_bytes());
-    }
-
-    /// Adds to 64 bits.
-    pub(super) fn add(&mut self, dst: Gpr, x: i32) {
-        self.general(true, &[0x81], 0, MachineOperand::Register(dst.0), &x.to_le_bytes());
-    }
-
-    /// Compares 64 bits.
-    pub(super) fn compare(&mut self, a: Gpr, b: Gpr) {
-        self.general(true, &[0x3b], a.0, MachineOperand::Register(b.0), &[]);
-    }
-
-    /// Compares 32 bits with a number.
-    pub(super) fn compare_with(&mut self, a: Gpr, x: i32) {
-        self.general(false, &[0x81], 7, MachineOperand::Register(a.0), &x.to_le_bytes());
-    }
-
-    /// Compares a byte with a number.
-    pub(super) fn compare_byte(&mut self, a: Address, x: i8) {
-        self.general(false, &[0x80], 7, MachineOperand::Memory(a), &[x.cast_unsigned()]);
-    }
-
-    /// Counts the bits that are set.
-    pub(super) fn count_bits(&mut self, dst: Gpr, src: Gpr) {
-        self.general(false, &[0xf3, 0x0f, 0xb8], dst.0, MachineOperand::Register(src.0), &[]);
-    }
-
-    pub(super) fn jump(&mut self, to: Label) {
-        self.code.push(0xe9);
-        self.four_bytes(0);
-        self.jumps.push((self.code.len(), to));
-    }
-
-    pub(super) fn jump_if(&mut self, condition: JumpCondition, to: Label) {
-        let opcode = match condition {
-            JumpCondition::Below => 0x82,
-            JumpCondition::AtLeast => 0x83,
-            JumpCondition::Zero => 0x84,
-            JumpCondition::NotZero => 0x85,
-        };
-        self.code.extend([0x0f, opcode]);
-        self.four_bytes(0);
-        self.jumps.push((self.code.len(), to));
-    }
-
-    /// Zeroes the upper parts of vector registers, so that instructions of SSE are fast, and
-    /// returns to the caller.
-    pub(super) fn return_to_caller(&mut self) {
-        self.code.extend([0xc5, 0xf8, 0x77, 0xc3]);
     }
 }
 
 impl VectorOp {
     /// Returns the instruction of AVX2 that computes the same, if there is one without a mask.
-    pub(super) fn of_avx2(&self) -> Option<VectorOp> {
+    pub(crate) fn of_avx2(&self) -> Option<VectorOp> {
         let others = [
             (AND_32, AVX2_AND),
             (AND_64, AVX2_AND),
@@ -640,14 +544,14 @@ impl VectorOp {
     }
 
     /// Returns whether AVX2 computes the same, also with several instructions.
-    pub(super) fn is_possible_with_avx2(&self) -> bool {
+    pub(crate) fn is_possible_with_avx2(&self) -> bool {
         let compared = [COMPARE_I32, COMPARE_I64, COMPARE_U32, COMPARE_U64];
         let several = [BLEND_32, BLEND_64, SHIFT_RIGHT_BY_I64, MUL_I64, NARROW_64];
         self.of_avx2().is_some() || compared.contains(self) || several.contains(self)
     }
 
     /// Returns the size of the elements of the result in bytes.
-    pub(super) fn result_size(&self) -> usize {
+    pub(crate) fn result_size(&self) -> usize {
         match self.widths {
             Widths::HalfSource => 8,
             Widths::HalfResult => 4,
@@ -657,7 +561,7 @@ impl VectorOp {
     }
 
     /// Returns whether the instruction copies its source.
-    pub(super) fn is_copy(&self) -> bool {
+    pub(crate) fn is_copy(&self) -> bool {
         *self == COPY_32 || *self == COPY_64
     }
 }
