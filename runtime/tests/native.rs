@@ -55,10 +55,11 @@ fn bits(t: &HostTensor) -> u64 {
     }
 }
 
-/// A graph with two plans, one with native code and one without.
+/// A graph with a plan without native code and several with: as it is, with few registers of the
+/// processor, and with registers of the plan in memory.
 struct PlanPair {
     graph: Graph,
-    native: Program,
+    native: [Program; 4],
     portable: Program,
 }
 
@@ -68,24 +69,32 @@ impl PlanPair {
     fn new(text: &str) -> Option<PlanPair> {
         let graph = Graph::parse(text, "native.ir").unwrap_or_else(|e| panic!("{}\n{text}", e[0]));
         ir::verify(&graph).unwrap_or_else(|e| panic!("{}\n{text}", e[0]));
-        let native = Program::new(graph.clone()).unwrap_or_else(|e| panic!("{e}"));
+        let limited = [(0, false), (2, false), (usize::MAX, true)];
+        let limited = limited.map(|(n, is_large)| Program::with_few_registers(graph.clone(), n, is_large));
+        let [none, few, large] = limited;
+        let native = [Program::new(graph.clone()), none, few, large].map(|p| p.unwrap_or_else(|e| panic!("{e}")));
         let portable = Program::without_native_code(graph.clone()).unwrap_or_else(|e| panic!("{e}"));
         assert!(!portable.explain().contains("natively"), "{}", portable.explain());
-        native.explain().contains("natively").then_some(PlanPair { graph, native, portable })
+        let is_native = native.each_ref().map(|program| program.explain().contains("natively"));
+        assert!(is_native.iter().all(|&is| is == is_native[0]), "{text}");
+        is_native[0].then_some(PlanPair { graph, native, portable })
     }
 
     /// Returns the outputs, which must be bitwise identical.
     #[track_caller]
     fn run(&self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
         let run = |p: &Program| p.run(inputs, &mut vec![]).map_err(|e| e.to_string());
-        let [got, expected] = [&self.native, &self.portable].map(run);
-        match (&got, &expected) {
-            (Ok(got), Ok(expected)) => {
-                for (g, e) in got.iter().zip(expected) {
-                    assert_eq!(bits(g), bits(e), "{g} is not {e} of {inputs:?}\n{}", self.native.explain());
+        let expected = run(&self.portable);
+        let [got, others @ ..] = self.native.each_ref().map(run);
+        for got in [&got].into_iter().chain(&others) {
+            match (got, &expected) {
+                (Ok(got), Ok(expected)) => {
+                    for (g, e) in got.iter().zip(expected) {
+                        assert_eq!(bits(g), bits(e), "{g} is not {e} of {inputs:?}\n{}", self.native[0].explain());
+                    }
                 }
+                (got, expected) => assert_eq!(got, expected),
             }
-            (got, expected) => assert_eq!(got, expected),
         }
         let interpreted = interp::run(&self.graph, inputs, &mut vec![], interp::InterpOptions::default());
         assert_eq!(interpreted.is_ok(), got.is_ok(), "the interpreter says {interpreted:?}");

@@ -7,7 +7,7 @@ use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::results::ResultPool;
 use crate::cpu::memory::stack::StackStorage;
 use crate::cpu::memory::{Variables, Vars};
-use crate::cpu::native::Native;
+use crate::cpu::native::{Native, NativeLimits};
 use anabranch_dsl::interp::{self, RunContext, RuntimeValue};
 use anabranch_dsl::ir::dependence;
 use anabranch_dsl::{DType, Diagnostic, Dim, ErrorKind, Graph, HostTensor, Result, TensorType, Type, autodiff, passes};
@@ -29,6 +29,7 @@ pub(crate) struct CompileOptions {
     pub(crate) interpreted: bool,
     /// Whether loops over numbers become native code.
     pub(crate) native: bool,
+    pub(crate) native_limits: NativeLimits,
     /// Largest number of iterations of a parallel loop that run side by side, or 0 for one by one.
     pub(crate) lanes: usize,
     /// The vectors of native code of what iterations side by side do.
@@ -50,6 +51,7 @@ impl Default for CompileOptions {
             check_finite: false,
             interpreted: false,
             native: true,
+            native_limits: NativeLimits::default(),
             lanes: MAX_LANES,
             lane_code: CodeVectors::Widest,
             fuse: true,
@@ -182,6 +184,15 @@ impl Program {
     #[cfg(feature = "testing")]
     pub fn without_native_code(graph: Graph) -> Result<Program> {
         Program::with_options(graph, CompileOptions::default().with_native(false))
+    }
+
+    /// Compiles a graph like [`new`](Self::new), with native code that has only so many registers
+    /// of the processor for values of each kind, or, if `is_large`, none for registers of the plan.
+    #[cfg(all(feature = "testing", feature = "jit"))]
+    pub fn with_few_registers(graph: Graph, registers: usize, is_large: bool) -> Result<Program> {
+        let variables_at_exits = if is_large { 0 } else { NativeLimits::default().variables_at_exits };
+        let native_limits = NativeLimits { registers, variables_at_exits };
+        Program::with_options(graph, CompileOptions { native_limits, ..CompileOptions::default() })
     }
 
     /// Compiles a graph like [`new`](Self::new), without native code, and with so many iterations
@@ -587,7 +598,7 @@ fn compile(graph: &Graph, options: CompileOptions, may_go_on: StopCheck<'_>) -> 
         let native = || {
             #[cfg(test)]
             tests::fail_at(tests::FailureStage::NativeCode);
-            Native::compile(&mut plan, &|| may_go_on().is_err())
+            Native::compile(&mut plan, options.native_limits, &|| may_go_on().is_err())
         };
         let native = catch_unwind(AssertUnwindSafe(native)).unwrap_or_else(|panic| Err(message(panic)));
         // The check fails again if native code was not finished because of it.

@@ -81,11 +81,12 @@ impl ProgramSpec {
     pub(super) fn encode(&self) -> Vec<u8> {
         let (nodes, vars) = self.placement.devices_of_all();
         let numbers = |ids: &[DeviceId]| ids.iter().map(|id| id.index() as u32).collect();
-        // Each process chooses its lanes, which change no result.
+        // Each process chooses its lanes and limits of code, which change no result.
         let CompileOptions {
             check_finite,
             interpreted,
             native,
+            native_limits: _,
             lanes: _,
             lane_code: _,
             fuse,

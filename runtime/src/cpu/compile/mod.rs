@@ -228,6 +228,19 @@ pub(crate) enum Instr {
     SlotMove { dst: SlotId, src: SlotId },
 }
 
+impl Instr {
+    /// Returns the instruction to which this one jumps.
+    pub(crate) fn target(&self) -> Option<u32> {
+        match *self {
+            Instr::Jump { to }
+            | Instr::JumpIf { to, .. }
+            | Instr::JumpUnless { to, .. }
+            | Instr::JumpCompare { to, .. } => Some(to),
+            _ => None,
+        }
+    }
+}
+
 /// The number of iterations of a counted loop, evaluated when the loop begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TripCount {

@@ -44,8 +44,8 @@ impl Plan {
     fn verify_indices(&self) -> Result<(), String> {
         let n = self.code.len();
         for (pc, instr) in self.code.iter().enumerate() {
-            if let Some(to) = target(instr)
-                && to > n
+            if let Some(to) = instr.target()
+                && to as usize > n
             {
                 return Err(format!("P1: instruction {pc} jumps to {to} of {n}"));
             }
@@ -255,8 +255,8 @@ impl Plan {
         let mut is_start = vec![false; n + 1];
         is_start[0] = true;
         for (pc, instr) in self.code.iter().enumerate() {
-            if let Some(to) = target(instr) {
-                (is_start[to], is_start[pc + 1]) = (true, true);
+            if let Some(to) = instr.target() {
+                (is_start[to as usize], is_start[pc + 1]) = (true, true);
             }
         }
         is_start[n] = true;
@@ -291,7 +291,7 @@ impl Plan {
                 continue;
             }
             let last = &self.code[end - 1];
-            let jumps = target(last).map(|to| starts.binary_search(&to).expect("a target starts a block"));
+            let jumps = last.target().map(|to| starts.binary_search(&(to as usize)).expect("a target starts a block"));
             let falls = !matches!(last, Instr::Jump { .. });
             for next in jumps.into_iter().chain(falls.then_some(block + 1)) {
                 let known = &mut written[next];
@@ -336,17 +336,6 @@ impl Plan {
             error.map_or(Ok(()), Err)?;
         }
         Ok(())
-    }
-}
-
-/// Returns the target of a jump.
-fn target(instr: &Instr) -> Option<usize> {
-    match instr {
-        Instr::Jump { to }
-        | Instr::JumpIf { to, .. }
-        | Instr::JumpUnless { to, .. }
-        | Instr::JumpCompare { to, .. } => Some(*to as usize),
-        _ => None,
     }
 }
 
@@ -443,7 +432,7 @@ mod tests {
             )
         };
         let jump = |plan: &mut Plan| {
-            let jump = plan.code.iter_mut().find(|instr| target(instr).is_some()).expect("a loop jumps");
+            let jump = plan.code.iter_mut().find(|instr| instr.target().is_some()).expect("a loop jumps");
             if let Instr::Jump { to } | Instr::JumpIf { to, .. } | Instr::JumpUnless { to, .. } = jump {
                 *to = 99;
             } else if let Instr::JumpCompare { to, .. } = jump {

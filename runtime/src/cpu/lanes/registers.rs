@@ -57,17 +57,6 @@ enum RegisterUse {
     },
 }
 
-/// Returns the target of an instruction that jumps.
-fn target(instr: &Instr) -> Option<u32> {
-    match *instr {
-        Instr::Jump { to }
-        | Instr::JumpIf { to, .. }
-        | Instr::JumpUnless { to, .. }
-        | Instr::JumpCompare { to, .. } => Some(to),
-        _ => None,
-    }
-}
-
 impl Translator<'_> {
     pub(super) fn register(operand: &TensorOperand) -> Option<(Reg, DType)> {
         match operand {
@@ -236,7 +225,7 @@ impl Translator<'_> {
     pub(super) fn starts(&self) -> Result<Vec<u32>, WhyNotInLanes> {
         let mut starts = vec![self.body.start, self.body.end];
         for i in self.body.clone() {
-            if let Some(to) = target(&self.plan.code[i as usize]) {
+            if let Some(to) = self.plan.code[i as usize].target() {
                 if !(self.body.start..=self.body.end).contains(&to) {
                     return Err(WhyNotInLanes::Instruction(i));
                 }

@@ -29,15 +29,18 @@ pub(super) struct NativeRegisters<'a> {
 pub(super) struct NativeAllocation {
     pub(super) places: Vec<NativePlace>,
     pub(super) n_slots: u32,
-    /// The ranges of values that have registers.
-    in_registers: Vec<LiveInterval>,
+    /// The ranges of the values of each register, in order, first those of integers.
+    of_registers: [Vec<Vec<LiveInterval>>; 2],
 }
 
 impl NativeAllocation {
-    /// Returns the values that are in registers before and after a step, by the position of that.
-    pub(super) fn live_across(&self, position: usize) -> impl Iterator<Item = usize> {
-        let begun = self.in_registers.partition_point(|interval| interval.start <= position);
-        self.in_registers[..begun].iter().filter(move |interval| interval.end > position).map(|interval| interval.value)
+    /// Returns whether a register has a value that is needed before and after a step, by the
+    /// position of that.
+    pub(super) fn is_live_across(&self, register: u8, is_float: bool, position: usize) -> bool {
+        let of_group = &self.of_registers[usize::from(is_float)];
+        let Some(intervals) = of_group.get(usize::from(register)) else { return false };
+        let begun = intervals.partition_point(|interval| interval.start <= position);
+        intervals[..begun].last().is_some_and(|last| last.end > position)
     }
 }
 
@@ -143,8 +146,8 @@ fn intervals(steps: &NativeSteps) -> Vec<LiveInterval> {
         interval.hint = interval.hint.or(hint.map(NativeValue::index));
     };
     // The parameters are set before the first step.
-    let mut position = FIRST_POSITION;
     NativeValue::PARAMETERS.into_iter().for_each(|value| touch(value, 0, 0.0, None));
+    let mut position = FIRST_POSITION;
     let each = |live: &[u64], f: &mut dyn FnMut(NativeValue)| {
         for (w, &word) in live.iter().enumerate() {
             let mut rest = word;
@@ -219,6 +222,13 @@ pub(super) fn allocate(steps: &NativeSteps, registers: &NativeRegisters<'_>) -> 
             }
         };
     }
-    let in_registers = intervals.into_iter().filter(|i| chosen[i.value].is_some()).collect();
-    NativeAllocation { places, n_slots, in_registers }
+    let mut of_registers = [Vec::new(), Vec::new()];
+    for interval in intervals {
+        if let Some(register) = chosen[interval.value].map(usize::from) {
+            let of_group = &mut of_registers[usize::from(steps.values[interval.value].ty.is_float())];
+            of_group.resize(of_group.len().max(register + 1), Vec::new());
+            of_group[register].push(interval);
+        }
+    }
+    NativeAllocation { places, n_slots, of_registers }
 }

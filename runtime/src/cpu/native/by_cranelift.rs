@@ -6,14 +6,10 @@
 //! whose compile time would otherwise be quadratic.
 
 use super::WhyNot;
-use super::code::{ALIGN, LoopCode};
-use super::live_registers::LiveRegisters;
-use super::lower::{RegisterHome, lower, may_leave};
-use super::region::NativeLoop;
+use super::code::{ALIGN, LoopCode, NativeLimits};
 use super::steps::{
     Decision, MachineType, NativeAddress, NativeBlockId, NativeEnd, NativeStep, NativeSteps, NativeValue, NumberType,
 };
-use crate::cpu::compile::Plan;
 use anabranch_dsl::DType;
 use anabranch_dsl::scalars::{BinaryOp, UnaryOp};
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
@@ -25,20 +21,13 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 use std::sync::OnceLock;
 
 /// Maximum number of registers passed to the end of the function, summed over all exits.
-const MAX_HANDED: usize = 1 << 12;
+pub(super) const MAX_VARIABLES_AT_EXITS: usize = 1 << 12;
 
 /// Compiles a loop, or says why it has no native code. An error is a fault of the compiler.
-pub(super) fn compile_loop(
-    plan: &Plan,
-    region: &NativeLoop,
-    live: &LiveRegisters,
-) -> Result<Result<LoopCode, WhyNot>, String> {
+pub(super) fn compile_loop(steps: &NativeSteps, _: NativeLimits) -> Result<Result<LoopCode, WhyNot>, String> {
     let Some(target) = target() else { return Ok(Err(WhyNot::Processor)) };
-    let exits = region.code.clone().filter(|&i| may_leave(&plan.code[i as usize])).count();
-    let is_small = exits * live.written.len() <= MAX_HANDED;
-    let home = if is_small { RegisterHome::Variables } else { RegisterHome::Memory };
     let mut context = Context::new();
-    translate(&lower(plan, region, live, home), &*target, &mut context);
+    translate(steps, &*target, &mut context);
     match context.compile(&*target, &mut Default::default()) {
         // A call of a library function that this processor has no instruction for.
         Ok(function) if !function.buffer.relocs().is_empty() => Ok(Err(WhyNot::Processor)),
@@ -334,7 +323,6 @@ impl Translation<'_> {
             UnaryOp::Neg if result.is_float() => b.ins().fneg(x),
             UnaryOp::Neg => b.ins().ineg(x),
             UnaryOp::Abs if result.is_float() => b.ins().fabs(x),
-            UnaryOp::Abs if !matches!(result, DType::I32 | DType::I64) => x,
             UnaryOp::Abs => b.ins().iabs(x),
             UnaryOp::Sqrt => b.ins().sqrt(x),
             UnaryOp::Floor => b.ins().floor(x),

@@ -1,6 +1,13 @@
 //! The machine code of a plan.
 
+#[cfg(any(not(target_arch = "x86_64"), anabranch_cranelift))]
+use super::by_cranelift::{MAX_VARIABLES_AT_EXITS, compile_loop};
 use super::live_registers::{LiveRegisters, RegisterReads};
+use super::lower::lower;
+#[cfg(all(target_arch = "x86_64", not(anabranch_cranelift)))]
+use super::steps::NativeSteps;
+#[cfg(all(target_arch = "x86_64", not(anabranch_cranelift)))]
+use super::x86::{self, MAX_VARIABLES_AT_EXITS};
 use super::{WhyNot, region};
 use crate::cpu::compile::{Base, Instr, Plan};
 use crate::cpu::memory::stack::StackStorage;
@@ -8,34 +15,40 @@ use anabranch_dsl::interp::StopFlag;
 use memmap2::{Mmap, MmapMut};
 use std::io;
 
-#[cfg(any(not(target_arch = "x86_64"), anabranch_cranelift))]
-use super::by_cranelift::compile_loop;
-
-/// The machine code of one loop, which needs no relocation.
+/// The machine code of one loop, which needs no relocation and begins at a multiple of [`ALIGN`].
 pub(super) struct LoopCode {
     pub(super) bytes: Vec<u8>,
-    /// The place of the function, which is a multiple of [`ALIGN`].
+    /// The place of the function.
     pub(super) entry: usize,
 }
 
-/// The alignment of functions and their constants.
+/// The alignment of the code of a loop.
 pub(super) const ALIGN: usize = 64;
+
+/// What bounds the code of a loop. Other limits than the default test what exceeds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NativeLimits {
+    /// The most registers of the processor for numbers of each kind.
+    pub(crate) registers: usize,
+    /// The most registers of the plan that are variables, counted for each exit. If there are more,
+    /// all stay in memory.
+    pub(crate) variables_at_exits: usize,
+}
+
+impl Default for NativeLimits {
+    fn default() -> NativeLimits {
+        NativeLimits { registers: usize::MAX, variables_at_exits: MAX_VARIABLES_AT_EXITS }
+    }
+}
 
 /// Compiles a loop, or says why it has no native code. An error is a fault of the compiler.
 #[cfg(all(target_arch = "x86_64", not(anabranch_cranelift)))]
-fn compile_loop(
-    plan: &Plan,
-    region: &region::NativeLoop,
-    live: &LiveRegisters,
-) -> Result<Result<LoopCode, WhyNot>, String> {
-    use super::lower::{RegisterHome, lower};
-    use super::x86;
-
-    if !x86::is_supported() {
-        return Ok(Err(WhyNot::Processor));
-    }
-    let code = x86::emit(&lower(plan, region, live, RegisterHome::Variables));
-    Ok(code.map(|code| LoopCode { bytes: code.bytes, entry: code.entry }).ok_or(WhyNot::Size))
+fn compile_loop(steps: &NativeSteps, limits: NativeLimits) -> Result<Result<LoopCode, WhyNot>, String> {
+    Ok(if x86::is_supported() {
+        x86::emit(steps, limits.registers).ok_or(WhyNot::Size)
+    } else {
+        Err(WhyNot::Processor)
+    })
 }
 
 /// The type of a native function. The function receives the registers, the stacks, the addresses of
@@ -62,7 +75,11 @@ impl Native {
     ///
     /// Returns `None` if there is no such loop, no native code for this machine, or no memory for
     /// code. Returns an error if the generated code is rejected. The plan is then unchanged.
-    pub(crate) fn compile(plan: &mut Plan, is_stopped: &dyn Fn() -> bool) -> Result<Option<Native>, String> {
+    pub(crate) fn compile(
+        plan: &mut Plan,
+        limits: NativeLimits,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Option<Native>, String> {
         let regions = region::find(plan);
         if regions.is_empty() {
             return Ok(None);
@@ -73,18 +90,14 @@ impl Native {
             if is_stopped() {
                 return Err("the compilation was stopped".to_owned());
             }
-            let refuse = |plan: &mut Plan, why| region::refuse(plan, std::slice::from_ref(region), why);
-            let Some(live) = LiveRegisters::new(plan, region, &reads) else {
-                refuse(plan, WhyNot::Size);
-                continue;
-            };
-            match compile_loop(plan, region, &live)? {
+            let live = LiveRegisters::new(plan, region, &reads, limits.variables_at_exits);
+            match compile_loop(&lower(plan, region, live.as_ref()), limits)? {
                 Ok(of_loop) => {
                     code.resize(code.len().next_multiple_of(ALIGN), 0);
                     compiled.push((region, code.len() + of_loop.entry));
                     code.extend_from_slice(&of_loop.bytes);
                 }
-                Err(why) => refuse(plan, why),
+                Err(why) => region::refuse(plan, std::slice::from_ref(region), why),
             }
         }
         if compiled.is_empty() {

@@ -22,8 +22,8 @@ pub(super) struct LoweredFunction {
     pub(super) far: Option<NumberOrTruth>,
 }
 
-/// Adds the steps of a function to a block. Returns `None`, with no step that matters, if one of
-/// its primitives has none.
+/// Adds the steps of a function to a block. Returns `None`, and adds nothing, if one of its
+/// primitives has no step.
 pub(super) fn lower(
     steps: &mut NativeSteps,
     block: NativeBlockId,

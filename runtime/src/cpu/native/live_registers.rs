@@ -65,15 +65,17 @@ pub(super) struct LiveRegisters {
 }
 
 impl LiveRegisters {
-    /// Returns `None` if there are too many instructions and registers.
-    pub(super) fn new(plan: &Plan, region: &NativeLoop, reads: &RegisterReads) -> Option<LiveRegisters> {
+    /// Returns `None` if the registers that the loop writes, counted for each place where it may be
+    /// left, are more than `most`.
+    pub(super) fn new(plan: &Plan, region: &NativeLoop, reads: &RegisterReads, most: usize) -> Option<LiveRegisters> {
         let code = &plan.code[region.code.start as usize..region.code.end as usize];
         let mut written: Vec<Reg> = code.iter().filter_map(|instr| written_by(plan, instr)).collect();
         written.sort_unstable();
         written.dedup();
         let index: FxHashMap<Reg, usize> = written.iter().enumerate().map(|(i, &r)| (r, i)).collect();
         let n_words = written.len().div_ceil(64);
-        if code.len() * n_words > MAX_WORDS {
+        let n_exits = code.iter().filter(|instr| may_leave(instr)).count();
+        if n_exits * written.len() > most || code.len() * n_words > MAX_WORDS {
             return None;
         }
         let set = |words: &mut [u64], i: usize| words[i / 64] |= 1 << (i % 64);
@@ -98,7 +100,7 @@ impl LiveRegisters {
                     Instr::Jump { .. } => vec![0; n_words].into_boxed_slice(),
                     _ => before[at + 1].clone(),
                 };
-                if let Some(to) = target(instr) {
+                if let Some(to) = instr.target() {
                     let there = &before[(to - region.code.start) as usize];
                     live.iter_mut().zip(there).for_each(|(word, more)| *word |= more);
                 }
@@ -129,13 +131,18 @@ impl LiveRegisters {
     }
 }
 
-/// Returns the instruction to which another one jumps.
-pub(super) fn target(instr: &Instr) -> Option<u32> {
-    match *instr {
-        Instr::Jump { to }
-        | Instr::JumpIf { to, .. }
-        | Instr::JumpUnless { to, .. }
-        | Instr::JumpCompare { to, .. } => Some(to),
-        _ => None,
-    }
+/// Returns whether the loop may be left at an instruction.
+fn may_leave(instr: &Instr) -> bool {
+    use Instr::{Assert, Jump, Require, RequireIndex, Run, StackMove, StackPop, StackPush};
+    matches!(
+        instr,
+        Jump { .. }
+            | Require { .. }
+            | RequireIndex { .. }
+            | Assert { .. }
+            | Run(_)
+            | StackPush { .. }
+            | StackPop { .. }
+            | StackMove { .. }
+    )
 }

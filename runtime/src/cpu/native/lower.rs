@@ -4,11 +4,12 @@
 //! the register with one type, the variable has that type. Otherwise it has 64 bits, which are
 //! converted at each use. A move has no type, and a register may hold an `f64` in one place and an
 //! `i32` in another, so a moved variable has 64 bits. Registers are loaded on entry, and those that
-//! the loop has changed are stored on exit.
+//! the loop has changed and that are read later are stored on exit. In loops with very many of them
+//! registers stay in memory, and are loaded and stored at each use.
 
 use super::functions::{self, LoweredFunction, NumberOrTruth};
 use super::host;
-use super::live_registers::{LiveRegisters, target};
+use super::live_registers::LiveRegisters;
 use super::region::{ElementAccess, ElementUse, NativeLoop, access, popped, pushed};
 use super::steps::{
     Decision, MachineType, NativeAddress, NativeBlockId, NativeEnd, NativeStep, NativeSteps, NativeValue, NumberType,
@@ -20,21 +21,11 @@ use anabranch_dsl::ops::{OpClass, ScalarForm};
 use anabranch_dsl::scalars::BinaryOp;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The places of registers while native code runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RegisterHome {
-    /// Variables.
-    Variables,
-    /// Memory, in which they are loaded and stored at each use.
-    #[cfg_attr(all(target_arch = "x86_64", not(anabranch_cranelift)), expect(dead_code, reason = "by Cranelift"))]
-    Memory,
-}
-
 /// The state of the translation of one loop.
 struct LoopLowering<'a> {
     plan: &'a Plan,
     region: &'a NativeLoop,
-    live: &'a LiveRegisters,
+    live: Option<&'a LiveRegisters>,
     steps: NativeSteps,
     /// The block to which steps are added, if the place can be reached.
     current: Option<NativeBlockId>,
@@ -52,8 +43,9 @@ struct LoopLowering<'a> {
     n_before_values: usize,
 }
 
-/// Translates a region to the steps of a function.
-pub(super) fn lower(plan: &Plan, region: &NativeLoop, live: &LiveRegisters, home: RegisterHome) -> NativeSteps {
+/// Translates a region to the steps of a function. Without what is known of live registers, all
+/// stay in memory.
+pub(super) fn lower(plan: &Plan, region: &NativeLoop, live: Option<&LiveRegisters>) -> NativeSteps {
     let mut steps = NativeSteps::new();
     let entry = steps.block(0, false);
     steps.order.push(entry);
@@ -70,7 +62,7 @@ pub(super) fn lower(plan: &Plan, region: &NativeLoop, live: &LiveRegisters, home
         tensors: Vec::new(),
         n_before_values: 0,
     };
-    lowering.enter(home);
+    lowering.enter();
     for i in region.code.clone() {
         lowering.instr(i);
     }
@@ -78,23 +70,6 @@ pub(super) fn lower(plan: &Plan, region: &NativeLoop, live: &LiveRegisters, home
         lowering.leave(region.code.end);
     }
     lowering.steps
-}
-
-/// Returns whether the loop may be left at an instruction.
-#[cfg(any(not(target_arch = "x86_64"), anabranch_cranelift))]
-pub(super) fn may_leave(instr: &Instr) -> bool {
-    use Instr::{Assert, Jump, Require, RequireIndex, Run, StackMove, StackPop, StackPush};
-    matches!(
-        instr,
-        Jump { .. }
-            | Require { .. }
-            | RequireIndex { .. }
-            | Assert { .. }
-            | Run(_)
-            | StackPush { .. }
-            | StackPop { .. }
-            | StackMove { .. }
-    )
 }
 
 /// Returns the byte offset of a register.
@@ -228,15 +203,15 @@ fn native_access(plan: &Plan, op: TensorOpId) -> ElementAccess<'_> {
 
 impl LoopLowering<'_> {
     /// Loads the registers and jumps to the first instruction.
-    fn enter(&mut self, home: RegisterHome) {
+    fn enter(&mut self) {
         self.tensors = (0..self.region.bases.len())
             .map(|i| self.load(MachineType::I64, NativeAddress::at(NativeValue::TENSORS, 8 * i as i32)))
             .collect();
-        if home == RegisterHome::Variables {
+        if let Some(of_loop) = self.live {
             let mut used: Vec<(Reg, MachineType)> = self.types.iter().map(|(&r, &ty)| (r, ty)).collect();
             used.sort_unstable_by_key(|&(r, _)| r);
-            let written: FxHashSet<Reg> = self.live.written.iter().copied().collect();
-            let live: FxHashSet<Reg> = self.live.before(self.region.entry).collect();
+            let written: FxHashSet<Reg> = of_loop.written.iter().copied().collect();
+            let live: FxHashSet<Reg> = of_loop.before(self.region.entry).collect();
             let mut variables = FxHashMap::default();
             for (r, ty) in used {
                 let variable = if live.contains(&r) || !written.contains(&r) {
@@ -246,12 +221,12 @@ impl LoopLowering<'_> {
                 };
                 variables.insert(r, variable);
             }
-            self.steps.variables = self.live.written.iter().map(|r| (variables[r], place_of(*r))).collect();
+            self.steps.variables = of_loop.written.iter().map(|r| (variables[r], place_of(*r))).collect();
             self.variables = Some(variables);
         }
         self.n_before_values = self.steps.values.len();
         let code = self.region.code.clone();
-        let targets = code.clone().filter_map(|i| target(&self.plan.code[i as usize]));
+        let targets = code.clone().filter_map(|i| self.plan.code[i as usize].target());
         let targets: Vec<u32> = targets.filter(|to| code.contains(to)).chain([self.region.entry]).collect();
         for to in targets {
             let depth = self.depth_of(to);
@@ -300,9 +275,9 @@ impl LoopLowering<'_> {
 
     /// Leaves the function and continues at instruction `next`.
     fn leave(&mut self, next: u32) {
-        let live = match &self.variables {
-            Some(variables) => self.live.before(next).map(|r| variables[&r]).collect(),
-            None => Vec::new(),
+        let live = match (self.live, &self.variables) {
+            (Some(live), Some(variables)) => live.before(next).map(|r| variables[&r]).collect(),
+            _ => Vec::new(),
         };
         self.end(NativeEnd::Leave { next, live });
     }

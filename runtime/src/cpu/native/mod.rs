@@ -6,11 +6,11 @@
 //!     --by_cranelift--> machine code of other processors
 //! ```
 //!
-//! A native function does the same as `plan::registers` for the instructions of one loop, without
-//! the dispatch of each instruction in each iteration. The interpreter defines the semantics. If
-//! native code reaches an instruction that fails, or is asked to stop, it returns the index of that
-//! instruction, where the executor continues. Registers that are read from there on have their
-//! values; others that the loop writes may hold anything.
+//! A native function does the same as `compile::registers` for the instructions of one loop,
+//! without the dispatch of each instruction in each iteration. The interpreter defines the
+//! semantics. If native code reaches an instruction that fails, or is asked to stop, it returns the
+//! index of that instruction, where the executor continues. Registers that are read from there on
+//! have their values; others that the loop writes may hold anything.
 //!
 //! Invariants:
 //!
@@ -55,14 +55,14 @@ mod steps;
 #[cfg(all(feature = "jit", target_arch = "x86_64", not(anabranch_cranelift)))]
 mod x86;
 
-#[cfg(feature = "jit")]
-pub(crate) use code::Native;
 #[cfg(all(feature = "jit", target_arch = "x86_64"))]
 pub(crate) use code::executable;
+#[cfg(feature = "jit")]
+pub(crate) use code::{Native, NativeLimits};
 pub(crate) use region::{ElementAccess, ElementUse, MAX_BASES, access};
 use std::fmt;
 #[cfg(not(feature = "jit"))]
-pub(crate) use without_jit::Native;
+pub(crate) use without_jit::{Native, NativeLimits};
 
 /// The reason that a loop has no native code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,13 +112,21 @@ mod without_jit {
     use crate::cpu::memory::stack::StackStorage;
     use anabranch_dsl::interp::StopFlag;
 
+    /// There is nothing to bound.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct NativeLimits;
+
     /// The native code of a plan, in a build without native code.
     #[derive(Debug)]
     pub(crate) enum Native {}
 
     impl Native {
         /// Records for each loop that could be native why it is not.
-        pub(crate) fn compile(plan: &mut Plan, _: &dyn Fn() -> bool) -> Result<Option<Native>, String> {
+        pub(crate) fn compile(
+            plan: &mut Plan,
+            _: NativeLimits,
+            _: &dyn Fn() -> bool,
+        ) -> Result<Option<Native>, String> {
             let regions = region::find(plan);
             region::refuse(plan, &regions, WhyNot::Feature);
             Ok(None)

@@ -127,7 +127,7 @@ pub(super) enum Decision {
 
 #[derive(Clone, Debug)]
 pub(super) enum NativeStep {
-    /// The low bits of a value as another type, or extended with zeros.
+    /// The low bits of an integer as another type, or extended with zeros, or all bits of a float.
     Cast {
         dst: NativeValue,
         x: NativeValue,
@@ -171,7 +171,7 @@ pub(super) enum NativeStep {
         value: NativeValue,
         to: NativeAddress,
     },
-    /// Calls a function on integers. The others of its registers are kept.
+    /// Calls a function on integers. Other values stay as they are.
     Call {
         function: *const (),
         arguments: Vec<NativeValue>,

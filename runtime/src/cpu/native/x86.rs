@@ -7,17 +7,18 @@
 //! ```text
 //! rsp + 0      arguments of calls
 //!     + 32     registers that calls may change
-//!     + 184    slots
+//!     + 184    slots, which begin at 0 if there are no calls
 //! ```
 
 use super::allocate::{FIRST_POSITION, NativeAllocation, NativePlace, NativeRegisters, allocate};
+use super::code::LoopCode;
 use super::divide::{factor_of_unsigned, signed_division};
 use super::steps::{
     Decision, MachineType, NativeAddress, NativeBlockId, NativeEnd, NativeStep, NativeSteps, NativeValue, NumberType,
 };
 use crate::cpu::x86::encode::{Address, Encoder, Label, MachineOperand};
 use crate::cpu::x86::general::{Gpr, IntegerOp, JumpCondition, RegisterOp, ShiftOp};
-use crate::cpu::x86::scalar::{self as x86, FloatOp};
+use crate::cpu::x86::scalar::{self as float, FloatOp};
 use anabranch_dsl::DType;
 use anabranch_dsl::scalars::{BinaryOp, UnaryOp};
 use rustc_hash::FxHashMap;
@@ -75,11 +76,9 @@ const LESS: u8 = 0x11;
 const AT_MOST: u8 = 0x12;
 const UNORDERED: u8 = 0x03;
 
-/// The code of a function. It begins at `entry`, after its constants.
-pub(super) struct EmittedFunction {
-    pub(super) bytes: Vec<u8>,
-    pub(super) entry: usize,
-}
+/// The most registers of the plan that are variables, counted for each exit: a list of them is
+/// made.
+pub(super) const MAX_VARIABLES_AT_EXITS: usize = 1 << 20;
 
 /// Returns whether this processor has the instructions.
 pub(super) fn is_supported() -> bool {
@@ -110,8 +109,9 @@ struct LoopEmitter<'a> {
     position: usize,
 }
 
-/// Emits the code of a function. Returns `None` if it needs a large stack frame.
-pub(super) fn emit(steps: &NativeSteps) -> Option<EmittedFunction> {
+/// Emits the code of a function, with at most so many registers for values of each kind. Returns
+/// `None` if it needs a large stack frame.
+pub(super) fn emit(steps: &NativeSteps, max_registers: usize) -> Option<LoopCode> {
     let mut e = Encoder::default();
     let masks = [1u64 << 31 | 1 << 63, 1 << 63, !(1 << 31 | 1 << 63), !(1 << 63)];
     masks.iter().for_each(|mask| (0..2).for_each(|_| e.code.extend(mask.to_le_bytes())));
@@ -128,7 +128,10 @@ pub(super) fn emit(steps: &NativeSteps) -> Option<EmittedFunction> {
     let entry = e.code.len().next_multiple_of(16);
     e.code.resize(entry, 0);
     let integers = INTEGERS.map(Gpr::number);
-    let registers = NativeRegisters { integers: &integers, floats: &FLOAT_REGISTERS };
+    let registers = NativeRegisters {
+        integers: &integers[integers.len().saturating_sub(max_registers)..],
+        floats: &FLOAT_REGISTERS[FLOAT_REGISTERS.len().saturating_sub(max_registers)..],
+    };
     let allocation = allocate(steps, &registers);
     let is_call = |step: &NativeStep| matches!(step, NativeStep::Call { .. });
     let has_calls = steps.blocks.iter().any(|block| block.steps.iter().any(is_call));
@@ -143,7 +146,7 @@ pub(super) fn emit(steps: &NativeSteps) -> Option<EmittedFunction> {
     let mut emitter =
         LoopEmitter { e, steps, allocation, constants, blocks, leave, frame: frame as i32, slots_at, position: 0 };
     emitter.function();
-    Some(EmittedFunction { bytes: emitter.e.finish(), entry })
+    Some(LoopCode { bytes: emitter.e.finish(), entry })
 }
 
 impl LoopEmitter<'_> {
@@ -201,12 +204,12 @@ impl LoopEmitter<'_> {
             let bits = match self.steps.ty(variable) {
                 MachineType::F32 => {
                     let x = self.float_in(variable, FLOATS[0]);
-                    self.e.float(&x86::TO_BITS_32, [x, 0], MachineOperand::Register(C.number()), None);
+                    self.e.float(&float::TO_BITS_32, [x, 0], MachineOperand::Register(C.number()), None);
                     C
                 }
                 MachineType::F64 => {
                     let x = self.float_in(variable, FLOATS[0]);
-                    self.e.float(&x86::STORE_F64, [x, 0], MachineOperand::Memory(to), None);
+                    self.e.float(&float::STORE_F64, [x, 0], MachineOperand::Memory(to), None);
                     continue;
                 }
                 _ => self.integer_in(variable, C),
@@ -337,9 +340,9 @@ impl LoopEmitter<'_> {
         let from = self.float_operand(value);
         let op = match (from, self.steps.ty(value)) {
             (MachineOperand::Register(register), _) if register == to => return,
-            (MachineOperand::Register(_), _) => &x86::COPY,
-            (_, MachineType::F32) => &x86::LOAD_F32,
-            _ => &x86::LOAD_F64,
+            (MachineOperand::Register(_), _) => &float::COPY,
+            (_, MachineType::F32) => &float::LOAD_F32,
+            _ => &float::LOAD_F64,
         };
         self.e.float(op, [to, 0], from, None);
     }
@@ -357,10 +360,10 @@ impl LoopEmitter<'_> {
         match self.place(value) {
             NativePlace::Register(register) if register == from => {}
             NativePlace::Register(register) => {
-                self.e.float(&x86::COPY, [register, 0], MachineOperand::Register(from), None);
+                self.e.float(&float::COPY, [register, 0], MachineOperand::Register(from), None);
             }
             NativePlace::Slot(slot) => {
-                let op = if self.steps.ty(value) == MachineType::F32 { &x86::STORE_F32 } else { &x86::STORE_F64 };
+                let op = if self.steps.ty(value) == MachineType::F32 { &float::STORE_F32 } else { &float::STORE_F64 };
                 self.e.float(op, [from, 0], MachineOperand::Memory(self.slot(slot)), None);
             }
             NativePlace::Nowhere => {}
@@ -393,7 +396,7 @@ impl LoopEmitter<'_> {
                 let ty = self.steps.ty(dst);
                 if ty.is_float() {
                     let to = self.float_result(dst);
-                    self.e.float(by_size(ty, [&x86::LOAD_F32, &x86::LOAD_F64]), [to, 0], from, None);
+                    self.e.float(by_size(ty, [&float::LOAD_F32, &float::LOAD_F64]), [to, 0], from, None);
                     self.finish_float(dst, to);
                 } else {
                     let to = self.integer_result(dst);
@@ -406,7 +409,7 @@ impl LoopEmitter<'_> {
                 let ty = self.steps.ty(value);
                 if ty.is_float() {
                     let from = self.float_in(value, FLOATS[0]);
-                    let op = by_size(ty, [&x86::STORE_F32, &x86::STORE_F64]);
+                    let op = by_size(ty, [&float::STORE_F32, &float::STORE_F64]);
                     self.e.float(op, [from, 0], MachineOperand::Memory(to), None);
                 } else {
                     let from = self.integer_in(value, A);
@@ -421,19 +424,21 @@ impl LoopEmitter<'_> {
         let (from, to) = (self.steps.ty(x), self.steps.ty(dst));
         match (from.is_float(), to.is_float()) {
             (true, true) => {
+                assert_eq!(from, to, "a float becomes bits before it becomes another one");
                 let register = self.float_result(dst);
                 self.copy_float(register, x);
                 self.finish_float(dst, register);
             }
             (true, false) => {
+                assert!(to.size() >= from.size(), "all bits of a float are kept");
                 let (x, register) = (self.float_in(x, FLOATS[0]), self.integer_result(dst));
-                let op = by_size(from, [&x86::TO_BITS_32, &x86::TO_BITS_64]);
+                let op = by_size(from, [&float::TO_BITS_32, &float::TO_BITS_64]);
                 self.e.float(op, [x, 0], MachineOperand::Register(register.number()), None);
                 self.finish_integer(dst, register);
             }
             (false, true) => {
                 let (x, register) = (self.integer_in(x, A), self.float_result(dst));
-                let op = by_size(to, [&x86::FROM_BITS_32, &x86::FROM_BITS_64]);
+                let op = by_size(to, [&float::FROM_BITS_32, &float::FROM_BITS_64]);
                 self.e.float(op, [register, 0], MachineOperand::Register(x.number()), None);
                 self.finish_float(dst, register);
             }
@@ -450,7 +455,7 @@ impl LoopEmitter<'_> {
         }
     }
 
-    /// Extends a result of 8 bits with zeros again.
+    /// Extends a result of less than 32 bits with zeros again.
     fn narrow(&mut self, ty: MachineType, register: Gpr) {
         if ty.size() < 4 {
             self.e.copy_unsigned(ty.size(), register, MachineOperand::Register(register.number()));
@@ -475,10 +480,10 @@ impl LoopEmitter<'_> {
             };
             let itself = MachineOperand::Register(source);
             match op {
-                UnaryOp::Neg => by_mask(self, &x86::XOR, [SIGN_32, SIGN_64]),
-                UnaryOp::Abs => by_mask(self, &x86::AND, [OTHERS_32, OTHERS_64]),
+                UnaryOp::Neg => by_mask(self, &float::XOR, [SIGN_32, SIGN_64]),
+                UnaryOp::Abs => by_mask(self, &float::AND, [OTHERS_32, OTHERS_64]),
                 UnaryOp::Sqrt => {
-                    self.e.float(by_size(ty, [&x86::SQRT_F32, &x86::SQRT_F64]), [to, source], itself, None);
+                    self.e.float(by_size(ty, [&float::SQRT_F32, &float::SQRT_F64]), [to, source], itself, None);
                 }
                 UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round => {
                     let direction = match op {
@@ -486,15 +491,15 @@ impl LoopEmitter<'_> {
                         UnaryOp::Ceil => 10,
                         _ => 8,
                     };
-                    let op = by_size(ty, [&x86::ROUND_F32, &x86::ROUND_F64]);
+                    let op = by_size(ty, [&float::ROUND_F32, &float::ROUND_F64]);
                     self.e.float(op, [to, source], itself, Some(direction));
                 }
                 UnaryOp::Nearest | UnaryOp::NearestInt => {
                     // As on the host: adding 1.5 * 2^mantissa rounds to an integer, which is then
                     // in the low bits.
-                    by_mask(self, by_size(ty, [&x86::ADD_F32, &x86::ADD_F64]), [ROUND_32, ROUND_64]);
+                    by_mask(self, by_size(ty, [&float::ADD_F32, &float::ADD_F64]), [ROUND_32, ROUND_64]);
                     if op == UnaryOp::NearestInt {
-                        let bits = by_size(ty, [&x86::TO_BITS_32, &x86::TO_BITS_64]);
+                        let bits = by_size(ty, [&float::TO_BITS_32, &float::TO_BITS_64]);
                         self.e.float(bits, [to, 0], MachineOperand::Register(A.number()), None);
                         if w {
                             self.e.set_wide(C, ROUND_BITS_64);
@@ -505,7 +510,7 @@ impl LoopEmitter<'_> {
                         return self.finish_integer(dst, A);
                     }
                     let round = MachineOperand::Memory(Address::InCode([ROUND_32, ROUND_64][usize::from(w)]));
-                    self.e.float(by_size(ty, [&x86::SUB_F32, &x86::SUB_F64]), [to, to], round, None);
+                    self.e.float(by_size(ty, [&float::SUB_F32, &float::SUB_F64]), [to, to], round, None);
                 }
                 _ => panic!("{op:?} of a float"),
             }
@@ -518,7 +523,6 @@ impl LoopEmitter<'_> {
                 self.e.register(RegisterOp::Neg, w, to);
                 self.narrow(ty, to);
             }
-            UnaryOp::Abs if !matches!(result, DType::I32 | DType::I64) => self.copy_integer(to, x),
             UnaryOp::Abs => {
                 let x = self.integer_in(x, C);
                 self.e.copy(A, x);
@@ -546,7 +550,7 @@ impl LoopEmitter<'_> {
             (true, true) if of.ty == ty => self.cast(dst, x),
             (true, true) => {
                 let (source, register) = (self.float_in(x, FLOATS[0]), self.float_result(dst));
-                let op = by_size(of.ty, [&x86::F32_TO_F64, &x86::F64_TO_F32]);
+                let op = by_size(of.ty, [&float::F32_TO_F64, &float::F64_TO_F32]);
                 self.e.float(op, [register, source], MachineOperand::Register(source), None);
                 self.finish_float(dst, register);
             }
@@ -554,7 +558,7 @@ impl LoopEmitter<'_> {
             (true, false) => self.truncated(of.ty, to, dst, x),
             (false, false) if of.is_signed && of.ty.size() < ty.size() => {
                 let (x, register) = (self.integer_operand(x, A), self.integer_result(dst));
-                self.e.copy_signed(of.ty.size(), register, x);
+                self.e.copy_signed(register, x);
                 self.finish_integer(dst, register);
             }
             (false, false) => self.cast(dst, x),
@@ -565,14 +569,14 @@ impl LoopEmitter<'_> {
     fn float_of_integer(&mut self, of: NumberType, dst: NativeValue, x: NativeValue) {
         let (ty, w) = (self.steps.ty(dst), of.ty.size() == 8 || !of.is_signed);
         let op = match (ty, w) {
-            (MachineType::F32, false) => &x86::I32_TO_F32,
-            (MachineType::F32, true) => &x86::I64_TO_F32,
-            (_, false) => &x86::I32_TO_F64,
-            (_, true) => &x86::I64_TO_F64,
+            (MachineType::F32, false) => &float::I32_TO_F32,
+            (MachineType::F32, true) => &float::I64_TO_F32,
+            (_, false) => &float::I32_TO_F64,
+            (_, true) => &float::I64_TO_F64,
         };
         let (x, to) = (self.integer_operand(x, A), self.float_result(dst));
         // So that the result does not wait for earlier ones.
-        self.e.float(&x86::XOR, [to, to], MachineOperand::Register(to), None);
+        self.e.float(&float::XOR, [to, to], MachineOperand::Register(to), None);
         self.e.float(op, [to, to], x, None);
         self.finish_float(dst, to);
     }
@@ -581,10 +585,10 @@ impl LoopEmitter<'_> {
     fn truncated(&mut self, ty: MachineType, to: DType, dst: NativeValue, x: NativeValue) {
         let x = self.float_in(x, FLOATS[0]);
         let op = match (ty, to) {
-            (MachineType::F32, DType::I32) => &x86::F32_TO_I32,
-            (MachineType::F32, _) => &x86::F32_TO_I64,
-            (_, DType::I32) => &x86::F64_TO_I32,
-            _ => &x86::F64_TO_I64,
+            (MachineType::F32, DType::I32) => &float::F32_TO_I32,
+            (MachineType::F32, _) => &float::F32_TO_I64,
+            (_, DType::I32) => &float::F64_TO_I32,
+            _ => &float::F64_TO_I64,
         };
         let [nan, done] = [(); 2].map(|()| self.e.label());
         self.e.float(op, [A.number(), 0], MachineOperand::Register(x), None);
@@ -599,8 +603,8 @@ impl LoopEmitter<'_> {
         let is_in_range = if to == DType::U32 { JumpCondition::AtMost } else { JumpCondition::NotZero };
         self.e.jump_if(is_in_range, done);
         let zero = FLOATS[2];
-        self.e.float(&x86::XOR, [zero, zero], MachineOperand::Register(zero), None);
-        let order = by_size(ty, [&x86::ORDER_F32, &x86::ORDER_F64]);
+        self.e.float(&float::XOR, [zero, zero], MachineOperand::Register(zero), None);
+        let order = by_size(ty, [&float::ORDER_F32, &float::ORDER_F64]);
         self.e.float(order, [x, 0], MachineOperand::Register(zero), None);
         if to == DType::U32 {
             // NaN and negative numbers become 0.
@@ -627,20 +631,20 @@ impl LoopEmitter<'_> {
         let second = self.float_operand(y);
         let to = if is_truth { FLOATS[2] } else { self.float_result(dst) };
         let arithmetic = match op {
-            BinaryOp::Add => [&x86::ADD_F32, &x86::ADD_F64],
-            BinaryOp::Sub => [&x86::SUB_F32, &x86::SUB_F64],
-            BinaryOp::Mul => [&x86::MUL_F32, &x86::MUL_F64],
-            BinaryOp::Div => [&x86::DIV_F32, &x86::DIV_F64],
+            BinaryOp::Add => [&float::ADD_F32, &float::ADD_F64],
+            BinaryOp::Sub => [&float::SUB_F32, &float::SUB_F64],
+            BinaryOp::Mul => [&float::MUL_F32, &float::MUL_F64],
+            BinaryOp::Div => [&float::DIV_F32, &float::DIV_F64],
             BinaryOp::Larger | BinaryOp::Smaller => {
                 // The instruction takes the second one of NaN and a number, and the definition a
                 // NaN.
                 let ops = match op {
-                    BinaryOp::Larger => [&x86::MAX_F32, &x86::MAX_F64],
-                    _ => [&x86::MIN_F32, &x86::MIN_F64],
+                    BinaryOp::Larger => [&float::MAX_F32, &float::MAX_F64],
+                    _ => [&float::MIN_F32, &float::MIN_F64],
                 };
                 let [extreme, is_nan] = [FLOATS[2], FLOATS[1]];
                 self.e.float(by_size(ty, ops), [extreme, first], second, None);
-                let compare = by_size(ty, [&x86::COMPARE_F32, &x86::COMPARE_F64]);
+                let compare = by_size(ty, [&float::COMPARE_F32, &float::COMPARE_F64]);
                 self.e.float(compare, [is_nan, first], MachineOperand::Register(first), Some(UNORDERED));
                 self.blend(ty, to, [first, extreme], is_nan);
                 return self.finish_float(dst, to);
@@ -649,16 +653,16 @@ impl LoopEmitter<'_> {
                 let second = self.float_in(y, FLOATS[1]);
                 let w = usize::from(ty == MachineType::F64);
                 let mask = |masks: [usize; 2]| MachineOperand::Memory(Address::InCode(masks[w]));
-                self.e.float(&x86::AND, [FLOATS[1], second], mask([SIGN_32, SIGN_64]), None);
-                self.e.float(&x86::AND, [FLOATS[2], first], mask([OTHERS_32, OTHERS_64]), None);
-                self.e.float(&x86::OR, [to, FLOATS[2]], MachineOperand::Register(FLOATS[1]), None);
+                self.e.float(&float::AND, [FLOATS[1], second], mask([SIGN_32, SIGN_64]), None);
+                self.e.float(&float::AND, [FLOATS[2], first], mask([OTHERS_32, OTHERS_64]), None);
+                self.e.float(&float::OR, [to, FLOATS[2]], MachineOperand::Register(FLOATS[1]), None);
                 return self.finish_float(dst, to);
             }
             _ if is_truth => {
-                let compare = by_size(ty, [&x86::COMPARE_F32, &x86::COMPARE_F64]);
+                let compare = by_size(ty, [&float::COMPARE_F32, &float::COMPARE_F64]);
                 self.e.float(compare, [to, first], second, Some(comparison(op)));
                 let register = self.integer_result(dst);
-                self.e.float(&x86::TO_BITS_32, [to, 0], MachineOperand::Register(register.number()), None);
+                self.e.float(&float::TO_BITS_32, [to, 0], MachineOperand::Register(register.number()), None);
                 self.e.integer_with(IntegerOp::And, false, register, 1);
                 return self.finish_integer(dst, register);
             }
@@ -670,7 +674,7 @@ impl LoopEmitter<'_> {
 
     /// Chooses the first of two floats where a mask is set, else the second.
     fn blend(&mut self, ty: MachineType, to: u8, [x, y]: [u8; 2], mask: u8) {
-        let op = by_size(ty, [&x86::BLEND_F32, &x86::BLEND_F64]);
+        let op = by_size(ty, [&float::BLEND_F32, &float::BLEND_F64]);
         self.e.float(op, [to, y], MachineOperand::Register(x), Some(mask << 4));
     }
 
@@ -683,13 +687,13 @@ impl LoopEmitter<'_> {
             Some((_, other)) => {
                 let other = self.float_in(other, FLOATS[1]);
                 let added = self.float_operand(z);
-                self.e.float(by_size(ty, [&x86::MUL_ADD_213_F32, &x86::MUL_ADD_213_F64]), [to, other], added, None);
+                self.e.float(by_size(ty, [&float::MUL_ADD_213_F32, &float::MUL_ADD_213_F64]), [to, other], added, None);
             }
             None => {
                 let x = self.float_in(x, FLOATS[1]);
                 self.copy_float(to, z);
                 let y = self.float_operand(y);
-                self.e.float(by_size(ty, [&x86::MUL_ADD_231_F32, &x86::MUL_ADD_231_F64]), [to, x], y, None);
+                self.e.float(by_size(ty, [&float::MUL_ADD_231_F32, &float::MUL_ADD_231_F64]), [to, x], y, None);
             }
         }
         self.finish_float(dst, to);
@@ -865,7 +869,7 @@ impl LoopEmitter<'_> {
                 self.e.set_wide(A, division.factor.cast_unsigned());
                 self.e.register(RegisterOp::MulSigned, true, x);
             } else {
-                self.e.copy_signed(4, D, number);
+                self.e.copy_signed(D, number);
                 self.e.multiply_with(true, D, d, division.factor as i32);
                 self.e.shift_by(ShiftOp::RightSigned, true, D, 32);
             }
@@ -883,10 +887,6 @@ impl LoopEmitter<'_> {
             self.e.register(RegisterOp::Neg, w, D);
         }
         if !wants_remainder {
-            // So that its upper half is zero.
-            if !w {
-                self.e.copy_unsigned(4, D, d);
-            }
             return D;
         }
         match i32::try_from(divisor) {
@@ -933,7 +933,7 @@ impl LoopEmitter<'_> {
         {
             let (first, second) = (self.float_in(a, FLOATS[0]), self.float_operand(b));
             let mask = FLOATS[2];
-            let compare = by_size(ty, [&x86::COMPARE_F32, &x86::COMPARE_F64]);
+            let compare = by_size(ty, [&float::COMPARE_F32, &float::COMPARE_F64]);
             self.e.float(compare, [mask, first], second, Some(comparison(op)));
             let values = [self.float_in(x, FLOATS[0]), self.float_in(y, FLOATS[1])];
             self.blend(ty, to, values, mask);
@@ -978,7 +978,7 @@ impl LoopEmitter<'_> {
             // Of the flags, those for "above" are clear if a number is NaN.
             let [x, y] = if op == BinaryOp::Equal { [x, y] } else { [y, x] };
             let (first, second) = (self.float_in(x, FLOATS[0]), self.float_operand(y));
-            self.e.float(by_size(of.ty, [&x86::ORDER_F32, &x86::ORDER_F64]), [first, 0], second, None);
+            self.e.float(by_size(of.ty, [&float::ORDER_F32, &float::ORDER_F64]), [first, 0], second, None);
             return match op {
                 BinaryOp::Equal => Flags::EqualFloats,
                 BinaryOp::Less => Flags::Condition(JumpCondition::Above),
@@ -1005,24 +1005,18 @@ impl LoopEmitter<'_> {
 
     /// Calls a function. Saves the registers that it may change.
     fn call(&mut self, function: *const (), arguments: &[NativeValue], result: Option<NativeValue>) {
-        let mut saved: Vec<(MachineOperand, bool, Address)> = Vec::new();
-        for value in self.allocation.live_across(self.position) {
-            let (info, place) = (self.steps.values[value], self.allocation.places[value]);
-            let NativePlace::Register(register) = place else { continue };
-            let index = if info.ty.is_float() {
-                FLOAT_REGISTERS.iter().position(|&r| r == register).map(|i| INTEGERS.len() - N_KEPT + i)
-            } else {
-                INTEGERS[N_KEPT..].iter().position(|r| r.number() == register)
-            };
-            let Some(index) = index else { continue };
-            saved.push((MachineOperand::Register(register), info.ty.is_float(), stack(SAVED_AT + 8 * index as i32)));
-        }
+        let integers = INTEGERS[N_KEPT..].iter().map(|register| (register.number(), false));
+        let floats = FLOAT_REGISTERS.iter().map(|&register| (register, true));
+        let places = (0..).map(|i| stack(SAVED_AT + 8 * i));
+        let is_live = |&((register, is_float), _): &((u8, bool), Address)| {
+            self.allocation.is_live_across(register, is_float, self.position)
+        };
+        let saved: Vec<_> = integers.chain(floats).zip(places).filter(is_live).collect();
         let each = |t: &mut Self, stores: bool| {
-            for &(register, is_float, at) in &saved {
-                let MachineOperand::Register(register) = register else { unreachable!("it is a register") };
+            for &((register, is_float), at) in &saved {
                 match (is_float, stores) {
-                    (true, true) => t.e.float(&x86::STORE_F64, [register, 0], MachineOperand::Memory(at), None),
-                    (true, false) => t.e.float(&x86::LOAD_F64, [register, 0], MachineOperand::Memory(at), None),
+                    (true, true) => t.e.float(&float::STORE_F64, [register, 0], MachineOperand::Memory(at), None),
+                    (true, false) => t.e.float(&float::LOAD_F64, [register, 0], MachineOperand::Memory(at), None),
                     (false, true) => t.e.store(8, at, Gpr::of_number(register)),
                     (false, false) => t.e.load(Gpr::of_number(register), at),
                 }

@@ -4,18 +4,23 @@ use super::encode::{Address, Encoder};
 use super::general::Gpr;
 use iced_x86::{Decoder, DecoderOptions, Instruction, MemorySize, Register};
 
-/// The registers with a number, of 64 and of 32 bits. The stack pointer is the base of addresses
-/// alone, as in what is tested.
-pub(super) const GPRS: [(Gpr, Register, Register); 9] = [
+/// The registers but the stack pointer, with their names of 64 and of 32 bits.
+pub(super) const GPRS: [(Gpr, Register, Register); 15] = [
     (Gpr::RAX, Register::RAX, Register::EAX),
     (Gpr::RCX, Register::RCX, Register::ECX),
     (Gpr::RDX, Register::RDX, Register::EDX),
+    (Gpr::RBX, Register::RBX, Register::EBX),
+    (Gpr::RBP, Register::RBP, Register::EBP),
     (Gpr::RSI, Register::RSI, Register::ESI),
     (Gpr::RDI, Register::RDI, Register::EDI),
     (Gpr::R8, Register::R8, Register::R8D),
     (Gpr::R9, Register::R9, Register::R9D),
     (Gpr::R10, Register::R10, Register::R10D),
     (Gpr::R11, Register::R11, Register::R11D),
+    (Gpr::R12, Register::R12, Register::R12D),
+    (Gpr::R13, Register::R13, Register::R13D),
+    (Gpr::R14, Register::R14, Register::R14D),
+    (Gpr::R15, Register::R15, Register::R15D),
 ];
 
 /// Returns the instructions of some code, which begins at address 0.
@@ -44,7 +49,7 @@ pub(super) fn mnemonic(instruction: &Instruction) -> String {
 /// Returns addresses of all kinds.
 pub(super) fn addresses() -> Vec<Address> {
     let mut all = vec![Address::InCode(0), Address::InCode(1000)];
-    for (base, ..) in GPRS {
+    for base in GPRS.into_iter().map(|(base, ..)| base).chain([Gpr::RSP]) {
         for displacement in [0, 64, -8, 0x12_3456] {
             all.push(Address::Based { base, index: None, displacement });
             let indices = GPRS.into_iter().flat_map(|(index, ..)| [1, 2, 4, 8].map(|scale| Some((index, scale))));
@@ -56,7 +61,7 @@ pub(super) fn addresses() -> Vec<Address> {
 
 #[track_caller]
 pub(super) fn assert_address(instruction: &Instruction, address: Address) {
-    let named = |gpr: Gpr| GPRS.iter().find(|(known, ..)| *known == gpr).expect("it is known").1;
+    let named = |gpr: Gpr| GPRS.iter().find(|(known, ..)| *known == gpr).map_or(Register::RSP, |&(_, wide, _)| wide);
     match address {
         Address::InCode(place) => {
             assert_eq!(instruction.memory_base(), Register::RIP);

@@ -1,4 +1,5 @@
-//! The encoding of instructions of x86-64 on vectors and masks of AVX-512 and AVX2.
+//! The encoding of instructions of x86-64: operands and labels, and instructions on vectors and
+//! masks of AVX-512 and AVX2.
 //!
 //! A [`VectorOp`] says all that the encoder knows of an instruction. The tests decode each of them,
 //! with registers of all groups and each kind of operand in memory, by another implementation.

@@ -161,14 +161,9 @@ impl Encoder {
         }
     }
 
-    /// Extends an integer of 1, 2 or 4 bytes to 64 bits by its sign.
-    pub(crate) fn copy_signed(&mut self, size: usize, dst: Gpr, src: MachineOperand) {
-        match size {
-            1 => self.general(true, &[0x0f, 0xbe], dst.0, src, &[]),
-            2 => self.general(true, &[0x0f, 0xbf], dst.0, src, &[]),
-            4 => self.general(true, &[0x63], dst.0, src, &[]),
-            _ => panic!("no integer of {size} bytes is extended"),
-        }
+    /// Extends an integer of 32 bits to 64 by its sign.
+    pub(crate) fn copy_signed(&mut self, dst: Gpr, src: MachineOperand) {
+        self.general(true, &[0x63], dst.0, src, &[]);
     }
 
     /// Stores the lower 1, 2, 4 or 8 bytes.

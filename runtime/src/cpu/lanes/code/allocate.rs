@@ -126,7 +126,6 @@ pub(super) fn allocate(steps: &CodeSteps, registers: &RegisterFile) -> Allocatio
             |interval: &&LiveInterval| interval.value != current && steps.values[interval.value].group == group;
         linear_scan(intervals.iter().filter(is_of_group), free, &mut chosen);
     }
-    chosen[current] = Some(registers.current);
     let mut places = vec![ValuePlace::InCode; steps.values.len()];
     let mut n_slots = 0;
     for &LiveInterval { value, .. } in &intervals {

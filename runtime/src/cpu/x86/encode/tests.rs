@@ -182,7 +182,7 @@ fn instructions_of_avx2_have_the_operands_that_were_asked_for() {
     assert!(n > 10_000, "{n} instructions");
     for (a, b, c) in [(0, 9, 15), (14, 2, 7), (8, 13, 1)] {
         for (op, length) in [(GATHER_32, L128), (GATHER_32, L256), (GATHER_64, L256)] {
-            for (base, wide, _) in GPRS {
+            for (base, wide, _) in bases() {
                 let given = one(|e| e.avx2_gather(&op, length, a, (base, b), c));
                 let of_indices = if op == GATHER_64 { L128 } else { length };
                 assert_eq!((mnemonic(&given).as_str(), given.op0_register()), (op.name, vector(length, a)));
@@ -196,6 +196,11 @@ fn instructions_of_avx2_have_the_operands_that_were_asked_for() {
     }
 }
 
+/// Returns the registers whose numbers need no displacement as bases.
+fn bases() -> impl Iterator<Item = (Gpr, Register, Register)> {
+    GPRS.into_iter().filter(|(gpr, ..)| gpr.number() & 7 != 5)
+}
+
 #[test]
 fn elements_are_gathered_from_the_places_that_were_asked_for() {
     use VectorLength::{L256, L512};
@@ -203,7 +208,7 @@ fn elements_are_gathered_from_the_places_that_were_asked_for() {
     let ops = [(GATHER_32, L256, L256, 4), (GATHER_32, L512, L512, 4), (GATHER_64, L512, L256, 8)];
     for (op, length, of_indices, scale) in ops {
         for (dst, indices) in REGISTERS.iter().flat_map(|&a| REGISTERS.map(|b| (a, b))).filter(|(a, b)| a != b) {
-            for ((base, wide, _), number) in GPRS.into_iter().zip([1, 2, 3, 4, 5, 6, 7, 1, 2]) {
+            for ((base, wide, _), number) in bases().zip([1, 2, 3, 4, 5, 6, 7].into_iter().cycle()) {
                 let given = one(|e| e.gather(&op, length, dst, (base, indices), number));
                 assert_eq!(mnemonic(&given), op.name);
                 assert_eq!((given.op0_register(), given.op_mask()), (vector(length, dst), mask(number)));

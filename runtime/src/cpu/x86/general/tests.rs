@@ -43,7 +43,7 @@ fn integers_are_loaded_stored_and_extended() {
                 assert_eq!(copy.op1_register(), of_size(b, size));
             }
         }
-        let signed = one(|e| e.copy_signed(4, a, MachineOperand::Register(a.number())));
+        let signed = one(|e| e.copy_signed(a, MachineOperand::Register(a.number())));
         assert_eq!((mnemonic(&signed).as_str(), signed.op0_register()), ("movsxd", of_size(a, 8)));
         let wide = one(|e| e.set_wide(a, 0x1234_5678_9abc_def0));
         assert_eq!((wide.op0_register(), wide.immediate64()), (of_size(a, 8), 0x1234_5678_9abc_def0));
