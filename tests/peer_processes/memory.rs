@@ -31,7 +31,7 @@ fn many_steps() {
     let step = step.expect("the function can be traced");
     let peer = std::env::var("ANABRANCH_TEST_PEER").expect("the test names the process").parse();
     let peer = peer.ok().and_then(Pid::from_raw).expect("the test names the process");
-    let n = if is_slow() { 10_000 } else { 4_000 };
+    let n = if is_slow() { 30_000 } else { 10_000 };
     let mut sizes = Vec::new();
     for i in 1..=WARM_UP + n {
         assert_eq!(step.call([1.0; 1000]).expect("the peer runs"), 1000.0 * i as f32);

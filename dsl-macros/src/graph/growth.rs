@@ -118,6 +118,8 @@ fn with_the_number_of_jumps_of_a_loop_a_little_more_than_linearly() {
 fn with_the_number_of_early_exits() {
     for (before, exit, after) in [
         ("", "if x == # { return x * 2; }", ""),
+        ("", "if x == # { return x * 2; } assert_eq!(x, y);", ""),
+        ("", "if x == # { return x * 2; } println!(\"{y}\");", ""),
         ("while x < n { x += 1;", "if x == # { y += #; continue; }", "y += 1; }"),
     ] {
         let size = |n: usize| {

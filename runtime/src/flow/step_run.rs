@@ -155,8 +155,7 @@ pub(crate) struct StepRun {
     /// The executors of the subgraphs of this process.
     executors: Vec<Option<Executor<DeviceBuffer>>>,
     pending: Pending,
-    /// Empty vectors for reuse.
-    spare: Vec<Vec<DeviceBuffer>>,
+    vectors: SpareVectors,
     outputs: Vec<Option<HostTensor>>,
     assigned: Vec<(VarId, DeviceBuffer)>,
     /// Whether the fences of the devices were requested.
@@ -169,6 +168,29 @@ pub(crate) struct StepRun {
     spans: Option<Vec<Span>>,
     /// A kernel that waits for another thread.
     postponed: Option<(SubgraphId, Action<DeviceBuffer>)>,
+}
+
+/// Vectors for the values of one operation, which are used again. A step gives back only what it
+/// took: otherwise it would keep more with each operation.
+#[derive(Default)]
+struct SpareVectors {
+    free: Vec<Vec<DeviceBuffer>>,
+    n_taken: usize,
+}
+
+impl SpareVectors {
+    /// Returns a vector that has the value, if there is one.
+    fn take(&mut self, value: Option<DeviceBuffer>) -> Vec<DeviceBuffer> {
+        self.n_taken += 1;
+        let mut values = self.free.pop().unwrap_or_default();
+        values.extend(value);
+        values
+    }
+
+    fn give_back(&mut self, values: Vec<DeviceBuffer>) {
+        self.n_taken = self.n_taken.checked_sub(1).expect("the vector was taken");
+        self.free.push(values);
+    }
 }
 
 /// The pending operations by ticket.
@@ -223,7 +245,7 @@ impl StepRun {
             others,
             executors,
             pending: Pending::default(),
-            spare: Vec::new(),
+            vectors: SpareVectors::default(),
             outputs,
             assigned: Vec::new(),
             is_fenced: false,
@@ -536,11 +558,7 @@ impl StepRun {
         let (driver, device) = (&*self.driver, self.driver.device(part));
         let ticket = self.pending.ticket();
         let begin = self.spans.as_ref().map(|_| self.step.now());
-        let mut vector = |value: Option<DeviceBuffer>| {
-            let mut values = self.spare.pop().unwrap_or_default();
-            values.extend(value);
-            values
-        };
+        let mut vector = |value: Option<DeviceBuffer>| self.vectors.take(value);
         let (work, progress) = match action {
             Action::Load { task, source } => {
                 let progress = match source {
@@ -625,8 +643,7 @@ impl StepRun {
             return Ok(());
         }
         let ticket = self.pending.ticket();
-        let mut values = self.spare.pop().unwrap_or_default();
-        values.push(predicate.clone());
+        let values = self.vectors.take(Some(predicate.clone()));
         let progress = self.driver.device(part).download(values, &self.step, ticket);
         self.begun(ticket, PendingOp::Decide { part, predicate, uses: vec![of] }, progress)
     }
@@ -708,7 +725,7 @@ impl StepRun {
                             return self.deliver(from, to, DeviceMessage::Value { edge, tag, value });
                         }
                         let ticket = self.pending.ticket();
-                        let progress = driver.device(to).upload(vec![value], &self.step, ticket);
+                        let progress = driver.device(to).upload(self.vectors.take(Some(value)), &self.step, ticket);
                         self.begun(ticket, PendingOp::SendFromHost { from, to, edge, tag }, progress)
                     }
                     DeviceMessage::Credit { of, tag, finished } => {
@@ -731,7 +748,7 @@ impl StepRun {
                         continue;
                     }
                     let ticket = self.pending.ticket();
-                    let values = vec![DeviceBuffer::from_host(tensor.clone())];
+                    let values = self.vectors.take(Some(DeviceBuffer::from_host(tensor.clone())));
                     let progress = driver.device(part).upload(values, &self.step, ticket);
                     self.begun(ticket, PendingOp::Load { part, task }, progress)?;
                 }
@@ -822,7 +839,7 @@ impl StepRun {
                 let value = value();
                 self.executor(part).loaded(task, value);
             }
-            PendingOp::Fence { .. } => {}
+            PendingOp::Fence { .. } => return Ok(()),
             PendingOp::SendToHost { .. } => panic!("the second leg has begun"),
             PendingOp::Run { part, task, kernel, working } => {
                 // From here on, the results count one by one.
@@ -834,7 +851,7 @@ impl StepRun {
                 return Ok(());
             }
         }
-        self.spare.push(values);
+        self.vectors.give_back(values);
         Ok(())
     }
 

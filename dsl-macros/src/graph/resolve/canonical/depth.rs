@@ -113,9 +113,9 @@ impl SequenceStmt {
     fn stays(&self) -> bool {
         match &self.stmt {
             Stmt::Local(local) => local.init.is_none() || (!self.declares.is_empty() && self.last_use == 0),
-            Stmt::Macro(m) => known::macro_name(&m.mac).is_none_or(|name| {
-                matches!(known::macro_kind(&name), MacroKind::Opaque | MacroKind::AssertEquality { .. })
-            }),
+            Stmt::Macro(m) => {
+                known::macro_name(&m.mac).is_none_or(|name| known::macro_kind(&name) == MacroKind::Opaque)
+            }
             _ => false,
         }
     }
