@@ -190,8 +190,7 @@ impl Program {
     /// of the processor for values of each kind, or, if `is_large`, none for registers of the plan.
     #[cfg(all(feature = "testing", feature = "jit"))]
     pub fn with_few_registers(graph: Graph, registers: usize, is_large: bool) -> Result<Program> {
-        let variables_at_exits = if is_large { 0 } else { NativeLimits::default().variables_at_exits };
-        let native_limits = NativeLimits { registers, variables_at_exits };
+        let native_limits = NativeLimits { registers: Some(registers), variables_at_exits: is_large.then_some(0) };
         Program::with_options(graph, CompileOptions { native_limits, ..CompileOptions::default() })
     }
 

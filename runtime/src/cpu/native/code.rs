@@ -8,7 +8,7 @@ use super::lower::lower;
 use super::steps::NativeSteps;
 #[cfg(all(target_arch = "x86_64", not(anabranch_cranelift)))]
 use super::x86::{self, MAX_VARIABLES_AT_EXITS};
-use super::{WhyNot, region};
+use super::{NativeLimits, WhyNot, region};
 use crate::cpu::compile::{Base, Instr, Plan};
 use crate::cpu::memory::stack::StackStorage;
 use anabranch_dsl::interp::StopFlag;
@@ -24,22 +24,6 @@ pub(super) struct LoopCode {
 
 /// The alignment of the code of a loop.
 pub(super) const ALIGN: usize = 64;
-
-/// What bounds the code of a loop. Other limits than the default test what exceeds them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NativeLimits {
-    /// The most registers of the processor for numbers of each kind.
-    pub(crate) registers: usize,
-    /// The most registers of the plan that are variables, counted for each exit. If there are more,
-    /// all stay in memory.
-    pub(crate) variables_at_exits: usize,
-}
-
-impl Default for NativeLimits {
-    fn default() -> NativeLimits {
-        NativeLimits { registers: usize::MAX, variables_at_exits: MAX_VARIABLES_AT_EXITS }
-    }
-}
 
 /// Compiles a loop, or says why it has no native code. An error is a fault of the compiler.
 #[cfg(all(target_arch = "x86_64", not(anabranch_cranelift)))]
@@ -90,7 +74,8 @@ impl Native {
             if is_stopped() {
                 return Err("the compilation was stopped".to_owned());
             }
-            let live = LiveRegisters::new(plan, region, &reads, limits.variables_at_exits);
+            let live =
+                LiveRegisters::new(plan, region, &reads, limits.variables_at_exits.unwrap_or(MAX_VARIABLES_AT_EXITS));
             match compile_loop(&lower(plan, region, live.as_ref()), limits)? {
                 Ok(of_loop) => {
                     code.resize(code.len().next_multiple_of(ALIGN), 0);

@@ -55,14 +55,24 @@ mod steps;
 #[cfg(all(feature = "jit", target_arch = "x86_64", not(anabranch_cranelift)))]
 mod x86;
 
+#[cfg(feature = "jit")]
+pub(crate) use code::Native;
 #[cfg(all(feature = "jit", target_arch = "x86_64"))]
 pub(crate) use code::executable;
-#[cfg(feature = "jit")]
-pub(crate) use code::{Native, NativeLimits};
 pub(crate) use region::{ElementAccess, ElementUse, MAX_BASES, access};
 use std::fmt;
 #[cfg(not(feature = "jit"))]
-pub(crate) use without_jit::{Native, NativeLimits};
+pub(crate) use without_jit::Native;
+
+/// Limits of native code other than the usual ones, for tests of what exceeds them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NativeLimits {
+    /// The most registers of the processor for numbers of each kind.
+    pub(crate) registers: Option<usize>,
+    /// The most registers of the plan that are variables, counted for each exit of a loop. If there
+    /// are more, all stay in memory.
+    pub(crate) variables_at_exits: Option<usize>,
+}
 
 /// The reason that a loop has no native code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,14 +117,10 @@ impl fmt::Display for WhyNot {
 
 #[cfg(not(feature = "jit"))]
 mod without_jit {
-    use super::{WhyNot, region};
+    use super::{NativeLimits, WhyNot, region};
     use crate::cpu::compile::{Base, Plan};
     use crate::cpu::memory::stack::StackStorage;
     use anabranch_dsl::interp::StopFlag;
-
-    /// There is nothing to bound.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub(crate) struct NativeLimits;
 
     /// The native code of a plan, in a build without native code.
     #[derive(Debug)]

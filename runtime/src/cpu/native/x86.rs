@@ -111,7 +111,7 @@ struct LoopEmitter<'a> {
 
 /// Emits the code of a function, with at most so many registers for values of each kind. Returns
 /// `None` if it needs a large stack frame.
-pub(super) fn emit(steps: &NativeSteps, max_registers: usize) -> Option<LoopCode> {
+pub(super) fn emit(steps: &NativeSteps, max_registers: Option<usize>) -> Option<LoopCode> {
     let mut e = Encoder::default();
     let masks = [1u64 << 31 | 1 << 63, 1 << 63, !(1 << 31 | 1 << 63), !(1 << 63)];
     masks.iter().for_each(|mask| (0..2).for_each(|_| e.code.extend(mask.to_le_bytes())));
@@ -128,9 +128,10 @@ pub(super) fn emit(steps: &NativeSteps, max_registers: usize) -> Option<LoopCode
     let entry = e.code.len().next_multiple_of(16);
     e.code.resize(entry, 0);
     let integers = INTEGERS.map(Gpr::number);
+    let unused = |n: usize| max_registers.map_or(0, |most| n.saturating_sub(most));
     let registers = NativeRegisters {
-        integers: &integers[integers.len().saturating_sub(max_registers)..],
-        floats: &FLOAT_REGISTERS[FLOAT_REGISTERS.len().saturating_sub(max_registers)..],
+        integers: &integers[unused(integers.len())..],
+        floats: &FLOAT_REGISTERS[unused(FLOAT_REGISTERS.len())..],
     };
     let allocation = allocate(steps, &registers);
     let is_call = |step: &NativeStep| matches!(step, NativeStep::Call { .. });
