@@ -69,10 +69,13 @@ impl PlanPair {
     fn new(text: &str) -> Option<PlanPair> {
         let graph = Graph::parse(text, "native.ir").unwrap_or_else(|e| panic!("{}\n{text}", e[0]));
         ir::verify(&graph).unwrap_or_else(|e| panic!("{}\n{text}", e[0]));
-        let limited = [(0, false), (2, false), (usize::MAX, true)];
-        let limited = limited.map(|(n, is_large)| Program::with_few_registers(graph.clone(), n, is_large));
-        let [none, few, large] = limited;
-        let native = [Program::new(graph.clone()), none, few, large].map(|p| p.unwrap_or_else(|e| panic!("{e}")));
+        let native = [
+            Program::new(graph.clone()),
+            Program::with_few_registers(graph.clone(), 0),
+            Program::with_few_registers(graph.clone(), 2),
+            Program::with_numbers_in_memory(graph.clone()),
+        ];
+        let native = native.map(|program| program.unwrap_or_else(|e| panic!("{e}")));
         let portable = Program::without_native_code(graph.clone()).unwrap_or_else(|e| panic!("{e}"));
         assert!(!portable.explain().contains("natively"), "{}", portable.explain());
         let is_native = native.each_ref().map(|program| program.explain().contains("natively"));

@@ -187,10 +187,18 @@ impl Program {
     }
 
     /// Compiles a graph like [`new`](Self::new), with native code that has only so many registers
-    /// of the processor for values of each kind, or, if `is_large`, none for registers of the plan.
+    /// of the processor for values of each kind. Results are bitwise identical.
     #[cfg(all(feature = "testing", feature = "jit"))]
-    pub fn with_few_registers(graph: Graph, registers: usize, is_large: bool) -> Result<Program> {
-        let native_limits = NativeLimits { registers: Some(registers), variables_at_exits: is_large.then_some(0) };
+    pub fn with_few_registers(graph: Graph, registers: usize) -> Result<Program> {
+        let native_limits = NativeLimits { registers: Some(registers), ..NativeLimits::default() };
+        Program::with_options(graph, CompileOptions { native_limits, ..CompileOptions::default() })
+    }
+
+    /// Compiles a graph like [`new`](Self::new), with native code that keeps numbers of the plan in
+    /// memory, as that of very large loops. Results are bitwise identical.
+    #[cfg(all(feature = "testing", feature = "jit"))]
+    pub fn with_numbers_in_memory(graph: Graph) -> Result<Program> {
+        let native_limits = NativeLimits { variables_at_exits: Some(0), ..NativeLimits::default() };
         Program::with_options(graph, CompileOptions { native_limits, ..CompileOptions::default() })
     }
 
