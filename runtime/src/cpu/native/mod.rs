@@ -23,7 +23,7 @@
 //!   instruction is a call of the interpreter's function.
 //! - N3. The code lives as long as the plan and is immutable.
 //!
-//! Code for x86-64 is made by this crate, as Cranelift would be the largest part of a first build.
+//! Code for x86-64 is made by this crate, as Cranelift would be a quarter of a first build.
 //! With the cfg `anabranch_cranelift` it is made by Cranelift there as well, for comparison.
 //! Without the feature `jit` there is no native code: loops are interpreted.
 //!

@@ -114,7 +114,7 @@ pub(super) struct NativeAddress {
     pub(super) displacement: i32,
 }
 
-/// What decides a branch or a choice.
+/// The truth value that decides a branch or a choice.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Decision {
     /// An integer is not 0.

@@ -10,14 +10,16 @@
 //!     + 184    slots, which begin at 0 if there are no calls
 //! ```
 
+mod floats;
+mod integers;
+
 use super::allocate::{FIRST_POSITION, NativeAllocation, NativePlace, NativeRegisters, allocate};
 use super::code::LoopCode;
-use super::divide::{factor_of_unsigned, signed_division};
 use super::steps::{
     Decision, MachineType, NativeAddress, NativeBlockId, NativeEnd, NativeStep, NativeSteps, NativeValue, NumberType,
 };
 use crate::cpu::x86::encode::{Address, Encoder, Label, MachineOperand};
-use crate::cpu::x86::general::{Gpr, IntegerOp, JumpCondition, RegisterOp, ShiftOp};
+use crate::cpu::x86::general::{Gpr, IntegerOp, JumpCondition};
 use crate::cpu::x86::scalar::{self as float, FloatOp};
 use anabranch_dsl::DType;
 use anabranch_dsl::scalars::{BinaryOp, UnaryOp};
@@ -70,12 +72,6 @@ const ROUND_64: usize = 72;
 const ROUND_BITS_32: u32 = 0x4b40_0000;
 const ROUND_BITS_64: u64 = 0x4338_0000_0000_0000;
 
-/// Comparisons of floats, false for NaN.
-const EQUAL: u8 = 0x00;
-const LESS: u8 = 0x11;
-const AT_MOST: u8 = 0x12;
-const UNORDERED: u8 = 0x03;
-
 /// The most registers of the plan that are variables, counted for each exit: a list of them is
 /// made.
 pub(super) const MAX_VARIABLES_AT_EXITS: usize = 1 << 20;
@@ -87,7 +83,7 @@ pub(super) fn is_supported() -> bool {
         && std::is_x86_feature_detected!("bmi2")
 }
 
-/// What holds after instructions that set flags.
+/// The flags that are set if a decision is true.
 #[derive(Clone, Copy, Debug)]
 enum Flags {
     Condition(JumpCondition),
@@ -456,93 +452,15 @@ impl LoopEmitter<'_> {
         }
     }
 
-    /// Extends a result of less than 32 bits with zeros again.
-    fn narrow(&mut self, ty: MachineType, register: Gpr) {
-        if ty.size() < 4 {
-            self.e.copy_unsigned(ty.size(), register, MachineOperand::Register(register.number()));
-        }
-    }
-
     fn unary(&mut self, op: UnaryOp, result: DType, dst: NativeValue, x: NativeValue) {
         let ty = self.steps.ty(x);
-        let w = ty.size() == 8;
         if let UnaryOp::Bits | UnaryOp::FromBits = op {
             return self.cast(dst, x);
         }
         if let UnaryOp::FromInt = op {
             return self.float_of_integer(NumberType { ty, is_signed: true }, dst, x);
         }
-        if ty.is_float() {
-            let source = self.float_in(x, FLOATS[0]);
-            let to = if result.is_float() { self.float_result(dst) } else { FLOATS[1] };
-            let by_mask = |t: &mut Self, op: &FloatOp, masks: [usize; 2]| {
-                let mask = MachineOperand::Memory(Address::InCode(masks[usize::from(w)]));
-                t.e.float(op, [to, source], mask, None);
-            };
-            let itself = MachineOperand::Register(source);
-            match op {
-                UnaryOp::Neg => by_mask(self, &float::XOR, [SIGN_32, SIGN_64]),
-                UnaryOp::Abs => by_mask(self, &float::AND, [OTHERS_32, OTHERS_64]),
-                UnaryOp::Sqrt => {
-                    self.e.float(by_size(ty, [&float::SQRT_F32, &float::SQRT_F64]), [to, source], itself, None);
-                }
-                UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round => {
-                    let direction = match op {
-                        UnaryOp::Floor => 9,
-                        UnaryOp::Ceil => 10,
-                        _ => 8,
-                    };
-                    let op = by_size(ty, [&float::ROUND_F32, &float::ROUND_F64]);
-                    self.e.float(op, [to, source], itself, Some(direction));
-                }
-                UnaryOp::Nearest | UnaryOp::NearestInt => {
-                    // As on the host: adding 1.5 * 2^mantissa rounds to an integer, which is then
-                    // in the low bits.
-                    by_mask(self, by_size(ty, [&float::ADD_F32, &float::ADD_F64]), [ROUND_32, ROUND_64]);
-                    if op == UnaryOp::NearestInt {
-                        let bits = by_size(ty, [&float::TO_BITS_32, &float::TO_BITS_64]);
-                        self.e.float(bits, [to, 0], MachineOperand::Register(A.number()), None);
-                        if w {
-                            self.e.set_wide(C, ROUND_BITS_64);
-                            self.e.integer(IntegerOp::Sub, true, A, MachineOperand::Register(C.number()));
-                        } else {
-                            self.e.integer_with(IntegerOp::Sub, false, A, ROUND_BITS_32.cast_signed());
-                        }
-                        return self.finish_integer(dst, A);
-                    }
-                    let round = MachineOperand::Memory(Address::InCode([ROUND_32, ROUND_64][usize::from(w)]));
-                    self.e.float(by_size(ty, [&float::SUB_F32, &float::SUB_F64]), [to, to], round, None);
-                }
-                _ => panic!("{op:?} of a float"),
-            }
-            return self.finish_float(dst, to);
-        }
-        let to = self.integer_result(dst);
-        match op {
-            UnaryOp::Neg => {
-                self.copy_integer(to, x);
-                self.e.register(RegisterOp::Neg, w, to);
-                self.narrow(ty, to);
-            }
-            UnaryOp::Abs => {
-                let x = self.integer_in(x, C);
-                self.e.copy(A, x);
-                self.e.register(RegisterOp::Neg, w, A);
-                self.e.copy_if(JumpCondition::Sign, w, A, MachineOperand::Register(x.number()));
-                return self.finish_integer(dst, A);
-            }
-            UnaryOp::Not if result == DType::Bool => {
-                self.copy_integer(to, x);
-                self.e.integer_with(IntegerOp::Xor, false, to, 1);
-            }
-            UnaryOp::Not => {
-                self.copy_integer(to, x);
-                self.e.register(RegisterOp::Not, w, to);
-                self.narrow(ty, to);
-            }
-            _ => panic!("{op:?} of an integer"),
-        }
-        self.finish_integer(dst, to);
+        if ty.is_float() { self.float_unary(op, dst, x) } else { self.integer_unary(op, result, dst, x) }
     }
 
     fn convert(&mut self, from: DType, to: DType, dst: NativeValue, x: NativeValue) {
@@ -564,343 +482,6 @@ impl LoopEmitter<'_> {
             }
             (false, false) => self.cast(dst, x),
         }
-    }
-
-    /// Converts integers to floats. Those without a sign fit in 64 signed bits.
-    fn float_of_integer(&mut self, of: NumberType, dst: NativeValue, x: NativeValue) {
-        let (ty, w) = (self.steps.ty(dst), of.ty.size() == 8 || !of.is_signed);
-        let op = match (ty, w) {
-            (MachineType::F32, false) => &float::I32_TO_F32,
-            (MachineType::F32, true) => &float::I64_TO_F32,
-            (_, false) => &float::I32_TO_F64,
-            (_, true) => &float::I64_TO_F64,
-        };
-        let (x, to) = (self.integer_operand(x, A), self.float_result(dst));
-        // So that the result does not wait for earlier ones.
-        self.e.float(&float::XOR, [to, to], MachineOperand::Register(to), None);
-        self.e.float(op, [to, to], x, None);
-        self.finish_float(dst, to);
-    }
-
-    /// Rounds a float towards zero, to the nearest integer that the type has. NaN becomes 0.
-    fn truncated(&mut self, ty: MachineType, to: DType, dst: NativeValue, x: NativeValue) {
-        let x = self.float_in(x, FLOATS[0]);
-        let op = match (ty, to) {
-            (MachineType::F32, DType::I32) => &float::F32_TO_I32,
-            (MachineType::F32, _) => &float::F32_TO_I64,
-            (_, DType::I32) => &float::F64_TO_I32,
-            _ => &float::F64_TO_I64,
-        };
-        let [nan, done] = [(); 2].map(|()| self.e.label());
-        self.e.float(op, [A.number(), 0], MachineOperand::Register(x), None);
-        // Numbers out of range and NaN become the smallest number.
-        let (smallest, largest) = match to {
-            DType::I32 => (1 << 31, i32::MAX as u64),
-            DType::I64 => (1 << 63, i64::MAX as u64),
-            _ => (u64::from(u32::MAX), u64::from(u32::MAX)),
-        };
-        self.e.set_wide(C, smallest);
-        self.e.integer(IntegerOp::Compare, to != DType::I32, A, MachineOperand::Register(C.number()));
-        let is_in_range = if to == DType::U32 { JumpCondition::AtMost } else { JumpCondition::NotZero };
-        self.e.jump_if(is_in_range, done);
-        let zero = FLOATS[2];
-        self.e.float(&float::XOR, [zero, zero], MachineOperand::Register(zero), None);
-        let order = by_size(ty, [&float::ORDER_F32, &float::ORDER_F64]);
-        self.e.float(order, [x, 0], MachineOperand::Register(zero), None);
-        if to == DType::U32 {
-            // NaN and negative numbers become 0.
-            self.e.set(A, 0);
-            self.e.jump_if(JumpCondition::AtMost, done);
-            self.e.set_wide(A, largest);
-        } else {
-            self.e.jump_if(JumpCondition::Unordered, nan);
-            self.e.jump_if(JumpCondition::AtMost, done);
-            self.e.set_wide(A, largest);
-            self.e.jump(done);
-        }
-        self.e.bind(nan);
-        if to != DType::U32 {
-            self.e.set(A, 0);
-        }
-        self.e.bind(done);
-        self.finish_integer(dst, A);
-    }
-
-    fn float_binary(&mut self, op: BinaryOp, ty: MachineType, dst: NativeValue, [x, y]: [NativeValue; 2]) {
-        let is_truth = matches!(op, BinaryOp::Equal | BinaryOp::Less | BinaryOp::AtMost);
-        let first = self.float_in(x, FLOATS[0]);
-        let second = self.float_operand(y);
-        let to = if is_truth { FLOATS[2] } else { self.float_result(dst) };
-        let arithmetic = match op {
-            BinaryOp::Add => [&float::ADD_F32, &float::ADD_F64],
-            BinaryOp::Sub => [&float::SUB_F32, &float::SUB_F64],
-            BinaryOp::Mul => [&float::MUL_F32, &float::MUL_F64],
-            BinaryOp::Div => [&float::DIV_F32, &float::DIV_F64],
-            BinaryOp::Larger | BinaryOp::Smaller => {
-                // The instruction takes the second one of NaN and a number, and the definition a
-                // NaN.
-                let ops = match op {
-                    BinaryOp::Larger => [&float::MAX_F32, &float::MAX_F64],
-                    _ => [&float::MIN_F32, &float::MIN_F64],
-                };
-                let [extreme, is_nan] = [FLOATS[2], FLOATS[1]];
-                self.e.float(by_size(ty, ops), [extreme, first], second, None);
-                let compare = by_size(ty, [&float::COMPARE_F32, &float::COMPARE_F64]);
-                self.e.float(compare, [is_nan, first], MachineOperand::Register(first), Some(UNORDERED));
-                self.blend(ty, to, [first, extreme], is_nan);
-                return self.finish_float(dst, to);
-            }
-            BinaryOp::CopySign => {
-                let second = self.float_in(y, FLOATS[1]);
-                let w = usize::from(ty == MachineType::F64);
-                let mask = |masks: [usize; 2]| MachineOperand::Memory(Address::InCode(masks[w]));
-                self.e.float(&float::AND, [FLOATS[1], second], mask([SIGN_32, SIGN_64]), None);
-                self.e.float(&float::AND, [FLOATS[2], first], mask([OTHERS_32, OTHERS_64]), None);
-                self.e.float(&float::OR, [to, FLOATS[2]], MachineOperand::Register(FLOATS[1]), None);
-                return self.finish_float(dst, to);
-            }
-            _ if is_truth => {
-                let compare = by_size(ty, [&float::COMPARE_F32, &float::COMPARE_F64]);
-                self.e.float(compare, [to, first], second, Some(comparison(op)));
-                let register = self.integer_result(dst);
-                self.e.float(&float::TO_BITS_32, [to, 0], MachineOperand::Register(register.number()), None);
-                self.e.integer_with(IntegerOp::And, false, register, 1);
-                return self.finish_integer(dst, register);
-            }
-            _ => panic!("{op:?} of floats"),
-        };
-        self.e.float(by_size(ty, arithmetic), [to, first], second, None);
-        self.finish_float(dst, to);
-    }
-
-    /// Chooses the first of two floats where a mask is set, else the second.
-    fn blend(&mut self, ty: MachineType, to: u8, [x, y]: [u8; 2], mask: u8) {
-        let op = by_size(ty, [&float::BLEND_F32, &float::BLEND_F64]);
-        self.e.float(op, [to, y], MachineOperand::Register(x), Some(mask << 4));
-    }
-
-    fn multiply_add(&mut self, dst: NativeValue, [x, y, z]: [NativeValue; 3]) {
-        let ty = self.steps.ty(dst);
-        let to = self.float_result(dst);
-        // The result replaces a factor, or what is added.
-        let factor = [(x, y), (y, x)].into_iter().find(|&(replaced, _)| self.is_in(replaced, to));
-        match factor {
-            Some((_, other)) => {
-                let other = self.float_in(other, FLOATS[1]);
-                let added = self.float_operand(z);
-                self.e.float(by_size(ty, [&float::MUL_ADD_213_F32, &float::MUL_ADD_213_F64]), [to, other], added, None);
-            }
-            None => {
-                let x = self.float_in(x, FLOATS[1]);
-                self.copy_float(to, z);
-                let y = self.float_operand(y);
-                self.e.float(by_size(ty, [&float::MUL_ADD_231_F32, &float::MUL_ADD_231_F64]), [to, x], y, None);
-            }
-        }
-        self.finish_float(dst, to);
-    }
-
-    fn integer_binary(&mut self, op: BinaryOp, of: NumberType, dst: NativeValue, [x, y]: [NativeValue; 2]) {
-        let (ty, w) = (of.ty, of.ty.size() == 8);
-        let to = self.integer_result(dst);
-        let simple = match op {
-            BinaryOp::Add => Some(IntegerOp::Add),
-            BinaryOp::Sub => Some(IntegerOp::Sub),
-            BinaryOp::And => Some(IntegerOp::And),
-            BinaryOp::Or => Some(IntegerOp::Or),
-            BinaryOp::Xor => Some(IntegerOp::Xor),
-            BinaryOp::Mul => None,
-            BinaryOp::Larger | BinaryOp::Smaller => {
-                self.copy_integer(A, x);
-                let y = self.integer_operand(y, C);
-                self.e.integer(IntegerOp::Compare, w, A, y);
-                let takes_second = match (op, of.is_signed) {
-                    (BinaryOp::Larger, true) => JumpCondition::Less,
-                    (BinaryOp::Larger, false) => JumpCondition::Below,
-                    (_, true) => JumpCondition::Greater,
-                    (_, false) => JumpCondition::Above,
-                };
-                self.e.copy_if(takes_second, w, A, y);
-                return self.finish_integer(dst, A);
-            }
-            BinaryOp::Div | BinaryOp::Rem => {
-                let result = self.divided(op == BinaryOp::Rem, of, [x, y]);
-                return self.finish_integer(dst, result);
-            }
-            BinaryOp::Equal | BinaryOp::Less | BinaryOp::AtMost => {
-                let Flags::Condition(condition) = self.compare(op, of, [x, y]) else {
-                    panic!("integers have an order")
-                };
-                self.e.set_if(condition, A);
-                self.e.copy_unsigned(1, to, MachineOperand::Register(A.number()));
-                return self.finish_integer(dst, to);
-            }
-            BinaryOp::ShiftLeft | BinaryOp::ShiftRight => return self.shifted(op, of, dst, [x, y]),
-            BinaryOp::CopySign => panic!("integers have no sign bit"),
-        };
-        let is_commutative = op != BinaryOp::Sub;
-        let swaps = is_commutative && (self.is_in(y, to.number()) || self.steps.constant_of(x).is_some());
-        let [x, y] = if swaps { [y, x] } else { [x, y] };
-        let immediate = self.immediate(y, w);
-        match (simple, immediate) {
-            (None, Some(factor)) => {
-                let x = self.integer_operand(x, A);
-                self.e.multiply_with(w, to, x, factor);
-            }
-            (Some(IntegerOp::Add), Some(displacement)) if !self.is_in(x, to.number()) => {
-                let base = self.integer_in(x, A);
-                self.e.address(w, to, Address::Based { base, index: None, displacement });
-            }
-            (Some(op), Some(immediate)) => {
-                self.copy_integer(to, x);
-                self.e.integer_with(op, w, to, immediate);
-            }
-            (op, None) => {
-                let second = self.integer_operand(y, C);
-                // The first operand must not replace the second one.
-                let at = if self.is_in(y, to.number()) && !self.is_in(x, to.number()) { A } else { to };
-                self.copy_integer(at, x);
-                match op {
-                    Some(op) => self.e.integer(op, w, at, second),
-                    None => self.e.multiply(w, at, second),
-                }
-                if at != to {
-                    self.e.copy(to, at);
-                }
-            }
-        }
-        self.narrow(ty, to);
-        self.finish_integer(dst, to);
-    }
-
-    fn shifted(&mut self, op: BinaryOp, of: NumberType, dst: NativeValue, [x, y]: [NativeValue; 2]) {
-        let (ty, w) = (of.ty, of.ty.size() == 8);
-        let to = self.integer_result(dst);
-        let shift = match (op, of.is_signed) {
-            (BinaryOp::ShiftLeft, _) => ShiftOp::Left,
-            (_, true) => ShiftOp::RightSigned,
-            (_, false) => ShiftOp::RightUnsigned,
-        };
-        // Counts are taken modulo the number of bits.
-        let largest = 8 * ty.size() as u64 - 1;
-        if let Some(count) = self.steps.constant_of(y) {
-            self.copy_integer(to, x);
-            self.e.shift_by(shift, w, to, (count & largest) as u8);
-        } else {
-            let count = if ty.size() < 4 {
-                self.copy_integer(C, y);
-                self.e.integer_with(IntegerOp::And, false, C, largest as i32);
-                C
-            } else {
-                self.integer_in(y, C)
-            };
-            let x = self.integer_operand(x, A);
-            self.e.shift(shift, w, to, x, count);
-        }
-        self.narrow(ty, to);
-        self.finish_integer(dst, to);
-    }
-
-    /// Divides integers. Returns the register of the quotient or the remainder. Changes `rax`,
-    /// `rcx` and `rdx`.
-    fn divided(&mut self, wants_remainder: bool, of: NumberType, [x, y]: [NativeValue; 2]) -> Gpr {
-        let w = of.ty.size() == 8;
-        let divisor = self.steps.constant_of(y).and_then(|bits| match (of.is_signed, w) {
-            (true, true) => Some(bits.cast_signed()),
-            (true, false) => Some(i64::from((bits as u32).cast_signed())),
-            (false, false) => Some(bits as i64),
-            (false, true) => None,
-        });
-        if let Some(divisor) = divisor
-            && divisor.unsigned_abs() >= 2
-            && divisor != if w { i64::MIN } else { i64::from(i32::MIN) }
-        {
-            return self.divided_by(divisor, wants_remainder, of, x);
-        }
-        let y = self.integer_in(y, C);
-        if !of.is_signed {
-            self.copy_integer(A, x);
-            self.e.set(D, 0);
-            self.e.register(RegisterOp::DivUnsigned, w, y);
-            return if wants_remainder { D } else { A };
-        }
-        // Dividing the smallest number by -1 would trap.
-        let [negated, done] = [(); 2].map(|()| self.e.label());
-        self.copy_integer(A, x);
-        self.e.integer_with(IntegerOp::Compare, w, y, -1);
-        self.e.jump_if(JumpCondition::Zero, negated);
-        self.e.extend_to_rdx(w);
-        self.e.register(RegisterOp::DivSigned, w, y);
-        self.e.jump(done);
-        self.e.bind(negated);
-        self.e.register(RegisterOp::Neg, w, A);
-        self.e.set(D, 0);
-        self.e.bind(done);
-        if wants_remainder { D } else { A }
-    }
-
-    /// Divides integers by a constant whose absolute value is at least 2.
-    fn divided_by(&mut self, divisor: i64, wants_remainder: bool, of: NumberType, x: NativeValue) -> Gpr {
-        let w = of.ty.size() == 8;
-        let bits = if w { 64 } else { 32 };
-        let x = self.integer_in(x, C);
-        let number = MachineOperand::Register(x.number());
-        let magnitude = divisor.unsigned_abs();
-        // The quotient in `rdx`.
-        let d = MachineOperand::Register(D.number());
-        if magnitude.is_power_of_two() {
-            let shift = magnitude.trailing_zeros() as u8;
-            self.e.copy(D, x);
-            if of.is_signed {
-                // Negative numbers are rounded up: the divisor less 1 is added to them.
-                self.e.shift_by(ShiftOp::RightSigned, w, D, bits - 1);
-                self.e.shift_by(ShiftOp::RightUnsigned, w, D, bits - shift);
-                self.e.integer(IntegerOp::Add, w, D, number);
-                self.e.shift_by(ShiftOp::RightSigned, w, D, shift);
-            } else {
-                self.e.shift_by(ShiftOp::RightUnsigned, w, D, shift);
-            }
-        } else if !of.is_signed {
-            let factor = factor_of_unsigned(u32::try_from(magnitude).expect("unsigned numbers have 32 bits"));
-            self.e.set_wide(A, factor);
-            self.e.register(RegisterOp::MulUnsigned, true, x);
-        } else {
-            let division = signed_division(magnitude, u32::from(bits));
-            if w {
-                self.e.set_wide(A, division.factor.cast_unsigned());
-                self.e.register(RegisterOp::MulSigned, true, x);
-            } else {
-                self.e.copy_signed(D, number);
-                self.e.multiply_with(true, D, d, division.factor as i32);
-                self.e.shift_by(ShiftOp::RightSigned, true, D, 32);
-            }
-            if division.factor < 0 {
-                self.e.integer(IntegerOp::Add, w, D, number);
-            }
-            if division.shift > 0 {
-                self.e.shift_by(ShiftOp::RightSigned, w, D, division.shift);
-            }
-            self.e.copy(A, x);
-            self.e.shift_by(ShiftOp::RightUnsigned, w, A, bits - 1);
-            self.e.integer(IntegerOp::Add, w, D, MachineOperand::Register(A.number()));
-        }
-        if divisor < 0 && of.is_signed {
-            self.e.register(RegisterOp::Neg, w, D);
-        }
-        if !wants_remainder {
-            return D;
-        }
-        match i32::try_from(divisor) {
-            Ok(divisor) => self.e.multiply_with(w, D, d, divisor),
-            Err(_) if w => {
-                self.e.set_wide(A, divisor.cast_unsigned());
-                self.e.multiply(true, D, MachineOperand::Register(A.number()));
-            }
-            Err(_) => self.e.multiply_with(false, D, d, (divisor as u32).cast_signed()),
-        }
-        self.e.copy(A, x);
-        self.e.integer(IntegerOp::Sub, w, A, d);
-        A
     }
 
     /// Chooses one of two values.
@@ -935,7 +516,7 @@ impl LoopEmitter<'_> {
             let (first, second) = (self.float_in(a, FLOATS[0]), self.float_operand(b));
             let mask = FLOATS[2];
             let compare = by_size(ty, [&float::COMPARE_F32, &float::COMPARE_F64]);
-            self.e.float(compare, [mask, first], second, Some(comparison(op)));
+            self.e.float(compare, [mask, first], second, Some(floats::comparison(op)));
             let values = [self.float_in(x, FLOATS[0]), self.float_in(y, FLOATS[1])];
             self.blend(ty, to, values, mask);
             return self.finish_float(dst, to);
@@ -1082,13 +663,4 @@ fn stack(displacement: i32) -> Address {
 /// Returns the instruction for floats of a type.
 fn by_size(ty: MachineType, [of_f32, of_f64]: [&'static FloatOp; 2]) -> &'static FloatOp {
     if ty == MachineType::F32 { of_f32 } else { of_f64 }
-}
-
-fn comparison(op: BinaryOp) -> u8 {
-    match op {
-        BinaryOp::Equal => EQUAL,
-        BinaryOp::Less => LESS,
-        BinaryOp::AtMost => AT_MOST,
-        _ => panic!("{op:?} is no comparison"),
-    }
 }

@@ -7,23 +7,17 @@
 use super::LaneCount;
 use super::steps::{CodeStep, CodeSteps, Lifetime, RegisterGroup, ValueId};
 use crate::cpu::x86::encode::{self as x86, MaskOp, VectorOp};
+use crate::cpu::x86::immediates::{self, AT_LEAST, DOWN, NEAREST, UNORDERED, UP};
 use anabranch_dsl::DType;
 use anabranch_dsl::scalars::{BinaryOp, ExprNode, ScalarExpr, TernaryOp, UnaryOp};
 use rustc_hash::FxHashMap;
 
 /// Comparisons by the immediate operand of instructions: of floats without a signal for NaN, and of
 /// integers.
-const EQUAL: [u8; 2] = [0x00, 0];
-pub(super) const LESS: [u8; 2] = [0x11, 1];
-const AT_MOST: [u8; 2] = [0x12, 2];
-const NOT_EQUAL: [u8; 2] = [0x04, 4];
-const AT_LEAST: u8 = 0x1d;
-const UNORDERED: u8 = 0x03;
-
-/// Roundings by the immediate operand, without a signal for inexact results.
-const NEAREST: u8 = 8;
-const DOWN: u8 = 9;
-const UP: u8 = 10;
+const EQUAL: [u8; 2] = [immediates::EQUAL, 0];
+pub(super) const LESS: [u8; 2] = [immediates::LESS, 1];
+const AT_MOST: [u8; 2] = [immediates::AT_MOST, 2];
+const NOT_EQUAL: [u8; 2] = [immediates::NOT_EQUAL, 4];
 
 /// Returns whether vectors can have elements of a type, or masks for bools.
 pub(super) fn is_supported(dtype: DType) -> bool {
