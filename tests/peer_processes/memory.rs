@@ -14,6 +14,9 @@ fn resident(pid: Pid) -> Option<u64> {
 /// The number of steps after which a process has all the memory that it needs.
 const WARM_UP: u64 = 2_000;
 
+/// The elements of the variable: few enough that their sum is exact after each step, below 2^24.
+const ELEMENTS: usize = 500;
+
 /// The most bytes that all steps may leave behind, more than the memory of a process varies by.
 const LEFT_BEHIND: u64 = 1 << 20;
 
@@ -23,7 +26,7 @@ const LEFT_BEHIND: u64 = 1 << 20;
 fn many_steps() {
     let session = anabranch::Session::builder().peers_of_environment().expect("the test sets peers");
     let session = session.build().expect("the peer runs");
-    let v = on("/peer:0/cpu:0", || Var::<f32>::new("v", [0.0; 1000]));
+    let v = on("/peer:0/cpu:0", || Var::<f32>::new("v", [0.0; ELEMENTS]));
     let step = session.function(|x: Tensor| {
         v.set(v.get() + x);
         v.get().sum()
@@ -34,7 +37,7 @@ fn many_steps() {
     let n = if is_slow() { 30_000 } else { 10_000 };
     let mut sizes = Vec::new();
     for i in 1..=WARM_UP + n {
-        assert_eq!(step.call([1.0; 1000]).expect("the peer runs"), 1000.0 * i as f32);
+        assert_eq!(step.call([1.0; ELEMENTS]).expect("the peer runs"), (ELEMENTS as u64 * i) as f32);
         if i == WARM_UP || i == WARM_UP + n {
             sizes.push([getpid(), peer].map(|pid| resident(pid).expect("this system has /proc")));
         }
