@@ -43,6 +43,7 @@ mod operations;
 mod optimizers;
 mod peer_corpora;
 mod peer_gpus;
+mod peer_memory;
 mod peer_training;
 mod peers;
 mod plans;

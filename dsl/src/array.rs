@@ -1,7 +1,7 @@
 //! Tensors in host memory: constants, inputs, outputs, and the values of the interpreter.
 
 use crate::format::{FormatSpec, FormatTrait};
-use crate::memory::{self, OutOfMemory};
+use crate::memory::{self, HeldBytes, OutOfMemory};
 use crate::{Bytes, DType, Diagnostic, Element, Loc, Result, TensorType};
 use std::fmt;
 use std::panic::RefUnwindSafe;
@@ -139,12 +139,31 @@ pub trait Reclaim: Send + Sync + RefUnwindSafe {
 struct PooledElements {
     buffer: Buffer,
     home: Option<Arc<dyn Reclaim>>,
+    /// The bytes that count in the budget of the run that made the tensor.
+    held: Option<HeldBytes>,
+}
+
+impl PooledElements {
+    /// Stores elements in memory of their own. Within a budget, strings keep no large blocks of
+    /// which they are small parts, so that they count as what they keep.
+    fn own(mut buffer: Buffer) -> PooledElements {
+        let held = memory::hold(|| match &mut buffer {
+            Buffer::Bytes(strings) => {
+                if let Some(compact) = Bytes::compact_all(strings) {
+                    *strings = compact;
+                }
+                size_of_val(&strings[..]) + Bytes::kept_bytes(strings)
+            }
+            plain => plain.len() * plain.dtype().size(),
+        });
+        PooledElements { buffer, home: None, held }
+    }
 }
 
 impl Clone for PooledElements {
     /// Copies the elements to memory of their own.
     fn clone(&self) -> PooledElements {
-        PooledElements { buffer: self.buffer.clone(), home: None }
+        PooledElements::own(self.buffer.clone())
     }
 }
 
@@ -160,6 +179,11 @@ impl fmt::Debug for PooledElements {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.buffer.fmt(f)
     }
+}
+
+/// Returns the size of a tensor in bytes.
+fn n_bytes_of(dtype: DType, extents: &[usize]) -> u128 {
+    TensorType::new(dtype, extents).n_bytes().expect("the extents are given")
 }
 
 /// Returns the number of elements of a tensor with these extents, or `usize::MAX` if it is larger.
@@ -180,8 +204,8 @@ pub struct HostTensor {
 }
 
 impl HostTensor {
-    fn from_parts(shape: Vec<usize>, buffer: Buffer, home: Option<Arc<dyn Reclaim>>) -> HostTensor {
-        HostTensor { shape, data: Arc::new(PooledElements { buffer, home }) }
+    fn from_parts(shape: Vec<usize>, elements: PooledElements) -> HostTensor {
+        HostTensor { shape, data: Arc::new(elements) }
     }
 
     /// Creates a tensor from its elements in row-major order.
@@ -205,7 +229,7 @@ impl HostTensor {
             let help = "pass as many elements as the product of the extents";
             Diagnostic::new(message).at(here, "created here").help(help)
         })?;
-        Ok(HostTensor::from_parts(shape, T::into_buffer(data), None))
+        Ok(HostTensor::from_parts(shape, PooledElements::own(T::into_buffer(data))))
     }
 
     /// Creates a tensor from a buffer.
@@ -215,7 +239,7 @@ impl HostTensor {
     #[track_caller]
     pub fn from_buffer(shape: Vec<usize>, data: Buffer) -> HostTensor {
         right(check_count(&shape, data.len()));
-        HostTensor::from_parts(shape, data, None)
+        HostTensor::from_parts(shape, PooledElements::own(data))
     }
 
     /// Creates a tensor from a buffer whose memory goes to `home` when the last handle of the
@@ -227,7 +251,7 @@ impl HostTensor {
     #[track_caller]
     pub fn lent(shape: Vec<usize>, data: Buffer, home: Arc<dyn Reclaim>) -> HostTensor {
         right(check_count(&shape, data.len()));
-        HostTensor::from_parts(shape, data, Some(home))
+        HostTensor::from_parts(shape, PooledElements { buffer: data, home: Some(home), held: None })
     }
 
     /// Creates a scalar.
@@ -242,8 +266,8 @@ impl HostTensor {
     #[track_caller]
     pub fn zeros(dtype: DType, shape: impl Into<Vec<usize>>) -> HostTensor {
         let shape = shape.into();
-        match HostTensor::try_zeros(dtype, shape.clone()) {
-            Ok(zeros) => zeros,
+        match memory::check_system(n_bytes_of(dtype, &shape)) {
+            Ok(()) => HostTensor::zeros_in_memory(dtype, shape),
             Err(missing) => panic!("out of memory: {dtype}{shape:?} needs {} bytes", missing.bytes),
         }
     }
@@ -258,11 +282,14 @@ impl HostTensor {
     /// ```
     #[doc(hidden)]
     pub fn try_zeros(dtype: DType, shape: impl Into<Vec<usize>>) -> Result<HostTensor, OutOfMemory> {
-        let ty = TensorType::new(dtype, shape.into());
-        memory::check(ty.n_bytes().expect("the extents are given"))?;
-        let shape = ty.shape.known().expect("the extents are given");
+        let shape = shape.into();
+        memory::check(n_bytes_of(dtype, &shape))?;
+        Ok(HostTensor::zeros_in_memory(dtype, shape))
+    }
+
+    fn zeros_in_memory(dtype: DType, shape: Vec<usize>) -> HostTensor {
         let elements = Buffer::zeros(dtype, n_elements(&shape));
-        Ok(HostTensor::from_parts(shape, elements, None))
+        HostTensor::from_parts(shape, PooledElements::own(elements))
     }
 
     /// Returns the extents, outermost first.
@@ -307,6 +334,19 @@ impl HostTensor {
         let Buffer::Bytes(strings) = self.buffer() else { return None };
         let strings = crate::Bytes::compact_all(strings)?;
         Some(HostTensor::from_buffer(self.shape().to_vec(), Buffer::Bytes(strings)))
+    }
+
+    /// Counts the tensor no more in the budget of the run that made it.
+    #[doc(hidden)]
+    pub fn stop_counting(&self) {
+        if let Some(held) = &self.data.held {
+            held.release();
+        }
+    }
+
+    /// Returns whether the tensor counts in the budget of the run that made it.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.data.held.as_ref().is_some_and(HeldBytes::is_counted)
     }
 
     /// Returns the element type and the shape.

@@ -102,12 +102,7 @@ impl Bytes {
     pub fn compact_all(strings: &[Bytes]) -> Option<Vec<Bytes>> {
         const SLACK: usize = 1 << 10;
         let used: usize = strings.iter().map(|s| s.len).sum();
-        let blocks = strings.iter().filter_map(|s| s.block.as_ref());
-        let mut blocks: Vec<(usize, usize)> = blocks.map(|b| (Arc::as_ptr(b) as usize, b.capacity())).collect();
-        blocks.sort_unstable();
-        blocks.dedup();
-        let kept: usize = blocks.iter().map(|(_, n)| n).sum();
-        (kept > 2 * used + SLACK).then(|| {
+        (Bytes::kept_bytes(strings) > 2 * used + SLACK).then(|| {
             let mut all = Vec::with_capacity(used);
             strings.iter().for_each(|s| all.extend_from_slice(s));
             let (block, mut start) = (Bytes::from(all), 0);
@@ -117,6 +112,15 @@ impl Bytes {
             };
             strings.iter().map(next).collect()
         })
+    }
+
+    /// Returns the size of the blocks of memory that strings keep.
+    pub(crate) fn kept_bytes(strings: &[Bytes]) -> usize {
+        let blocks = strings.iter().filter_map(|s| s.block.as_ref());
+        let mut blocks: Vec<(usize, usize)> = blocks.map(|b| (Arc::as_ptr(b) as usize, b.capacity())).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        blocks.iter().map(|(_, n)| n).sum()
     }
 
     /// Returns an equal string that keeps no other bytes in memory than its own.

@@ -5,6 +5,7 @@
 //! knows no device and is never optimized.
 
 pub mod list;
+mod stored;
 
 use crate::files::{NoFiles, StepFiles};
 use crate::format::Stream;
@@ -18,6 +19,9 @@ use crate::{Diagnostic, Dim, ErrorKind, HostTensor, Loc, Result, Shape, TensorTy
 use list::HostList;
 use std::collections::HashMap;
 use std::sync::Arc;
+#[doc(hidden)]
+pub use stored::ELEMENT_BYTES;
+use stored::StoredTensor;
 
 /// Options of a run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -89,7 +93,7 @@ pub struct Stack {
 
 #[derive(Debug)]
 struct StackCell {
-    tensor: HostTensor,
+    item: StoredTensor,
     below: Option<Arc<StackCell>>,
 }
 
@@ -124,14 +128,15 @@ impl Stack {
     /// Returns the stack with one more element.
     #[must_use]
     pub fn push(&self, tensor: HostTensor) -> Stack {
-        Stack { top: Some(Arc::new(StackCell { tensor, below: self.top.clone() })), ..self.clone() }
+        let cell = StackCell { item: StoredTensor::new(tensor), below: self.top.clone() };
+        Stack { top: Some(Arc::new(cell)), ..self.clone() }
     }
 
     /// Returns the stack without its top element, and that element. Returns `None` if there is
     /// none; endless zeros do not count.
     pub fn pop(&self) -> Option<(Stack, HostTensor)> {
         let top = self.top.as_ref()?;
-        Some((Stack { top: top.below.clone(), ..self.clone() }, top.tensor.clone()))
+        Some((Stack { top: top.below.clone(), ..self.clone() }, top.item.tensor().clone()))
     }
 
     /// Returns a stack of the same kind with other elements, given from the bottom.
@@ -141,13 +146,8 @@ impl Stack {
 
     /// Returns the elements, top first.
     pub fn items(&self) -> Vec<HostTensor> {
-        let mut items = Vec::new();
-        let mut at = &self.top;
-        while let Some(cell) = at {
-            items.push(cell.tensor.clone());
-            at = &cell.below;
-        }
-        items
+        let cells = std::iter::successors(self.top.as_deref(), |cell| cell.below.as_deref());
+        cells.map(|cell| cell.item.tensor().clone()).collect()
     }
 }
 
@@ -472,7 +472,12 @@ impl Interp<'_> {
                 let zeros_below = matches!(op, StackOp::Zeros(_));
                 Stack { element: TensorType::new(element.dtype, shape), top: None, zeros_below }
             }
-            StackOp::Push => self.stack(operands[0]).push(self.tensor(operands[1]).clone()),
+            StackOp::Push => {
+                let (stack, tensor) = (self.stack(operands[0]), self.tensor(operands[1]));
+                let room = StoredTensor::check_room(tensor);
+                room.map_err(|missing| no_memory("push", &tensor.ty(), missing, loc))?;
+                stack.push(tensor.clone())
+            }
             StackOp::Pop => {
                 let stack = self.stack(operands[0]);
                 let Some((below, top)) = stack.pop() else {
@@ -521,7 +526,7 @@ impl Interp<'_> {
         let tensors = |operands: &[Value]| operands.iter().map(|&v| self.tensor(v).clone()).collect::<Vec<_>>();
         let list = |list: HostList| RuntimeValue::List(Arc::new(list));
         Ok(match op.form() {
-            ListForm::Make if *op == ListOp::ZerosLike => vec![list(self.list(data.operands[0]).zeros_like())],
+            ListForm::Make if *op == ListOp::ZerosLike => vec![list(self.list(data.operands[0]).zeros_like(data.loc)?)],
             ListForm::Make => {
                 let element = self.graph.ty(data.results[0]).element();
                 let element = TensorType { dtype: element.dtype, shape: self.concrete(&element.shape) };

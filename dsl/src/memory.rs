@@ -1,17 +1,22 @@
-//! Checks that the system has enough memory before a large allocation. Without the check, Rust's
-//! collections abort the process if there is too little.
+//! The memory that values take: whether the system has it, and how much of it a run may take.
 //!
-//! The check tests whether the system would reserve this amount. Like the allocator of a plan, it
-//! ignores memory that other processes may allocate later. So a system that overcommits memory may
-//! still end the process.
+//! [`check`] comes before a large allocation. Without it, Rust's collections abort the process if
+//! there is too little memory. It tests whether the system would reserve this amount. Like the
+//! allocator of a plan, it ignores memory that other processes may allocate later. So a system that
+//! overcommits memory may still end the process.
 //!
-//! A thread that computes for others [limits](with_limit) what it takes for a single value.
+//! A thread that computes for others does so [`within`] a budget, a [`ByteGauge`]. Then each tensor
+//! that it makes counts until the last handle is dropped, and so do the parts of stacks and lists.
+//! What was computed before it is counted may exceed the budget, but by no more than one operation:
+//! the next [`check`] fails. Without a budget nothing is counted.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The minimum size in bytes for a check. The allocator has room for less, and the check takes
-/// time.
+/// The minimum size in bytes for asking the system. The allocator has room for less, and to ask
+/// takes time.
 const LARGE: u128 = 1 << 26;
 
 /// The help of errors about values that do not fit in memory.
@@ -30,33 +35,137 @@ impl fmt::Display for OutOfMemory {
     }
 }
 
-thread_local! {
-    static LIMIT: Cell<u128> = const { Cell::new(u128::MAX) };
+/// Counts bytes that are held, up to a limit.
+#[derive(Debug)]
+#[doc(hidden)]
+pub struct ByteGauge {
+    limit: u64,
+    // The counter publishes no other data, so relaxed ordering suffices.
+    held: AtomicU64,
 }
 
-/// Runs `f`. On this thread, checks for more than `limit` bytes then fail.
-///
-/// ```
-/// use anabranch::dsl::memory;
-///
-/// memory::with_limit(1 << 20, || {
-///     assert!(memory::check(1 << 20).is_ok());
-///     assert!(memory::check((1 << 20) + 1).is_err());
-/// });
-/// assert!(memory::check((1 << 20) + 1).is_ok());
-/// ```
-pub fn with_limit<R>(limit: u128, f: impl FnOnce() -> R) -> R {
-    struct Restore(u128);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            LIMIT.set(self.0);
-        }
+/// Bytes that count until this is dropped.
+#[derive(Debug)]
+#[doc(hidden)]
+pub struct HeldBytes {
+    gauge: Arc<ByteGauge>,
+    bytes: AtomicU64,
+}
+
+impl ByteGauge {
+    /// Creates a gauge that holds nothing.
+    pub fn new(limit: u64) -> Arc<ByteGauge> {
+        Arc::new(ByteGauge { limit, held: AtomicU64::new(0) })
     }
-    let _restore = Restore(LIMIT.replace(limit.min(LIMIT.get())));
-    f()
+
+    /// Returns the most bytes that may be held.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Returns the bytes that are held.
+    pub fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Counts bytes, unless there would be more than the limit.
+    pub fn hold(self: &Arc<ByteGauge>, bytes: u64) -> Option<HeldBytes> {
+        self.add(bytes).then(|| HeldBytes { gauge: self.clone(), bytes: bytes.into() })
+    }
+
+    /// Adds bytes, unless there would be more than the limit. Returns whether they were added.
+    fn add(&self, bytes: u64) -> bool {
+        let within = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= self.limit);
+        self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok()
+    }
+
+    /// Returns whether bytes more would be within the limit.
+    fn has_room(&self, bytes: u128) -> bool {
+        u128::from(self.held()) + bytes <= u128::from(self.limit)
+    }
 }
 
-/// Checks that the system has memory for this many bytes.
+impl HeldBytes {
+    /// Returns whether bytes are counted.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) > 0
+    }
+
+    /// Counts the bytes no more.
+    pub(crate) fn release(&self) {
+        self.gauge.held.fetch_sub(self.bytes.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// The memory of a run that has a budget.
+#[derive(Debug)]
+#[doc(hidden)]
+pub struct RunMemory {
+    gauge: Arc<ByteGauge>,
+    /// The bytes by which memory has [grown](grow).
+    grown: AtomicU64,
+}
+
+impl Drop for RunMemory {
+    fn drop(&mut self) {
+        self.gauge.held.fetch_sub(*self.grown.get_mut(), Ordering::Relaxed);
+    }
+}
+
+thread_local! {
+    static RUN: RefCell<Option<Arc<RunMemory>>> = const { RefCell::new(None) };
+}
+
+impl RunMemory {
+    /// Returns the memory of the run on this thread, if it has a budget.
+    pub fn of_this_thread() -> Option<Arc<RunMemory>> {
+        RUN.with_borrow(Option::clone)
+    }
+
+    /// Runs `f` as a part of a run, on any thread.
+    pub fn within<R>(run: Option<Arc<RunMemory>>, f: impl FnOnce() -> R) -> R {
+        struct Restore(Option<Arc<RunMemory>>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                RUN.set(self.0.take());
+            }
+        }
+        let _restore = Restore(RUN.replace(run));
+        f()
+    }
+}
+
+/// Runs `f`, whose tensors count in a budget.
+///
+/// ```
+/// use anabranch::dsl::memory::{self, ByteGauge};
+/// use anabranch::{DType, HostTensor};
+///
+/// let budget = ByteGauge::new(1 << 20);
+/// let tensor = memory::within(&budget, || {
+///     assert!(memory::check(1 << 20).is_ok());
+///     let tensor = HostTensor::zeros(DType::F32, [1 << 16]);
+///     assert!(memory::check(1 << 20).is_err());
+///     tensor
+/// });
+/// assert_eq!(budget.held(), 1 << 18);
+/// drop(tensor);
+/// assert_eq!(budget.held(), 0);
+/// assert!(memory::check(1 << 21).is_ok());
+/// ```
+#[doc(hidden)]
+pub fn within<R>(budget: &Arc<ByteGauge>, f: impl FnOnce() -> R) -> R {
+    let run = RunMemory { gauge: budget.clone(), grown: AtomicU64::new(0) };
+    RunMemory::within(Some(Arc::new(run)), f)
+}
+
+/// Checks that the system and the budget of the run have memory for this many bytes.
 ///
 /// ```
 /// use anabranch::dsl::memory;
@@ -66,11 +175,103 @@ pub fn with_limit<R>(limit: u128, f: impl FnOnce() -> R) -> R {
 /// assert_eq!(error.to_string(), "out of memory: 1208925819614629174706176 bytes are needed");
 /// ```
 pub fn check(bytes: u128) -> Result<(), OutOfMemory> {
+    check_budget(|| bytes)?;
+    check_system(bytes)
+}
+
+/// Checks that the budget of the run, if there is one, has room for bytes.
+pub(crate) fn check_budget(bytes: impl FnOnce() -> u128) -> Result<(), OutOfMemory> {
+    RUN.with_borrow(|run| {
+        let Some(run) = run else { return Ok(()) };
+        let bytes = bytes();
+        if run.gauge.has_room(bytes) { Ok(()) } else { Err(OutOfMemory { bytes }) }
+    })
+}
+
+/// Checks that the system has memory for bytes that the budget of the run has counted already.
+#[doc(hidden)]
+pub fn check_system(bytes: u128) -> Result<(), OutOfMemory> {
     let reserve = |n: usize| Vec::<u8>::new().try_reserve_exact(n).is_ok();
     match usize::try_from(bytes) {
-        _ if bytes > LIMIT.get() => Err(OutOfMemory { bytes }),
         _ if bytes < LARGE => Ok(()),
         Ok(n) if reserve(n) => Ok(()),
         _ => Err(OutOfMemory { bytes }),
+    }
+}
+
+/// Counts bytes in the budget of the run until it ends, for memory that it keeps until then.
+///
+/// # Errors
+/// Fails if there would be more than the budget allows.
+#[doc(hidden)]
+pub fn grow(bytes: usize) -> Result<(), OutOfMemory> {
+    RUN.with_borrow(|run| {
+        let Some(run) = run else { return Ok(()) };
+        if !run.gauge.add(bytes as u64) {
+            return Err(OutOfMemory { bytes: bytes as u128 });
+        }
+        run.grown.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+/// Counts bytes that exist by now in the budget of the run, if there is one.
+pub(crate) fn hold(bytes: impl FnOnce() -> usize) -> Option<HeldBytes> {
+    RUN.with_borrow(|run| {
+        let gauge = run.as_ref()?.gauge.clone();
+        let bytes = bytes() as u64;
+        gauge.held.fetch_add(bytes, Ordering::Relaxed);
+        Some(HeldBytes { gauge, bytes: bytes.into() })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Bytes, HostTensor};
+
+    #[test]
+    fn memory_that_has_grown_counts_until_the_end_of_the_run() {
+        let budget = ByteGauge::new(100);
+        within(&budget, || {
+            assert_eq!(grow(60), Ok(()));
+            let run = RunMemory::of_this_thread();
+            RunMemory::within(None, || {
+                assert_eq!(grow(1 << 40), Ok(()), "it is no part of the run");
+                assert_eq!(RunMemory::within(run, || (grow(41), grow(40))), (Err(OutOfMemory { bytes: 41 }), Ok(())));
+            });
+            assert_eq!(check(1), Err(OutOfMemory { bytes: 1 }));
+            assert_eq!(check(0), Ok(()));
+        });
+        assert_eq!((budget.held(), grow(1 << 40)), (0, Ok(())));
+    }
+
+    #[test]
+    fn tensors_count_until_their_last_handle_is_dropped_or_they_are_released() {
+        let budget = ByteGauge::new(100);
+        let (a, b) = within(&budget, || {
+            let a = HostTensor::new([20], vec![0.0f32; 20]);
+            let mut b = a.clone();
+            assert_eq!(budget.held(), 80, "handles share the elements");
+            b.buffer_mut();
+            assert_eq!((budget.held(), check(0)), (160, Err(OutOfMemory { bytes: 0 })), "there are two by now");
+            (a, b)
+        });
+        b.stop_counting();
+        b.stop_counting();
+        assert_eq!(budget.held(), 80);
+        drop((a, b));
+        assert_eq!(budget.held(), 0);
+    }
+
+    #[test]
+    fn strings_count_with_all_that_they_keep() {
+        let budget = ByteGauge::new(1 << 20);
+        let whole = Bytes::from(vec![b'x'; 100_000]);
+        let part = within(&budget, || HostTensor::scalar(whole.slice(..10)));
+        assert!(budget.held() < 100, "it has a block of its own: {}", budget.held());
+        let all = within(&budget, || HostTensor::scalar(whole.clone()));
+        assert!((100_000..101_000).contains(&budget.held()));
+        assert_eq!((&part.data::<Bytes>()[0][..], &all.data::<Bytes>()[0]), (&whole[..10], &whole));
     }
 }

@@ -16,7 +16,6 @@
 //! is placed first (`place`) and cut into a subgraph for each (`flow`). A [`Program`] is a graph
 //! that was compiled without a function.
 
-mod byte_gauge;
 mod cpu;
 mod device;
 mod disjoint_sets;

@@ -5,18 +5,28 @@
 //!
 //! Invariant: a written element has the element type of the list and a shape that its type allows.
 
+use super::stored::{ELEMENT_BYTES, StoredTensor};
 use crate::ir::ListOp;
-use crate::memory::{self, OutOfMemory, SMALLER};
+use crate::memory::{self, HeldBytes, OutOfMemory, SMALLER};
 use crate::ops::{EvalCx, prim};
 use crate::{Buffer, DType, Diagnostic, Dim, ErrorKind, HostTensor, Loc, Result, TensorType, match_buffer};
 
 /// A list of tensors.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct HostList {
     element: TensorType,
     /// The elements, `None` for those that are not written. If the element type has a known shape,
     /// these are zeros.
-    items: Vec<Option<HostTensor>>,
+    items: Vec<Option<StoredTensor>>,
+    /// The bytes of unwritten elements that count in the budget of the run.
+    #[expect(dead_code, reason = "the bytes count until it is dropped")]
+    held: Option<HeldBytes>,
+}
+
+impl Clone for HostList {
+    fn clone(&self) -> HostList {
+        HostList::of(self.element.clone(), self.items.clone())
+    }
 }
 
 /// Returns the error of a list operation.
@@ -177,35 +187,37 @@ fn sum(op: &ListOp, a: &HostTensor, b: &HostTensor, loc: Loc) -> Result<HostTens
     add.evaluate(&cx).map_err(|e| e.at(op.name(), loc))
 }
 
-/// Returns `n` unwritten elements. Fails if the elements would not fit into memory once written.
-fn unwritten(n: usize, element: &TensorType) -> Result<Vec<Option<HostTensor>>, OutOfMemory> {
-    memory::check(n as u128 * element.n_bytes().unwrap_or(0))?;
+/// Returns a vector with capacity for `n` elements. Fails if the elements would not fit into memory
+/// once written.
+fn with_capacity(op: &ListOp, n: usize, element: &TensorType, loc: Loc) -> Result<Vec<Option<StoredTensor>>> {
     let mut items = Vec::new();
-    let bytes = n as u128 * size_of::<Option<HostTensor>>() as u128;
-    items.try_reserve_exact(n).map_err(|_| OutOfMemory { bytes })?;
-    items.resize(n, None);
+    let bytes = n as u128 * size_of::<Option<StoredTensor>>() as u128;
+    let room = memory::check(n as u128 * element.n_bytes().unwrap_or(0))
+        .and_then(|()| memory::check_budget(|| n as u128 * ELEMENT_BYTES as u128))
+        .and_then(|()| items.try_reserve_exact(n).map_err(|_| OutOfMemory { bytes }));
+    room.map_err(|missing| too_many(op, n, element, missing, loc))?;
     Ok(items)
-}
-
-/// Returns an item as it is stored: its strings do not keep large blocks of memory.
-fn kept(item: HostTensor) -> HostTensor {
-    item.compacted().unwrap_or(item)
 }
 
 impl HostList {
     /// Creates an empty list.
     pub fn new(element: TensorType) -> HostList {
-        HostList { element, items: Vec::new() }
+        HostList::from_items(element, Vec::new())
     }
 
     /// Creates a list of elements.
     pub fn from_items(element: TensorType, items: Vec<Option<HostTensor>>) -> HostList {
-        HostList { element, items }
+        HostList::of(element, items.into_iter().map(|item| item.map(StoredTensor::new)).collect())
+    }
+
+    fn of(element: TensorType, items: Vec<Option<StoredTensor>>) -> HostList {
+        let held = memory::hold(|| items.iter().filter(|item| item.is_none()).count() * ELEMENT_BYTES);
+        HostList { element, items, held }
     }
 
     /// Returns the elements, `None` for those that are not written.
     pub fn items(&self) -> impl ExactSizeIterator<Item = Option<&HostTensor>> {
-        self.items.iter().map(Option::as_ref)
+        self.items.iter().map(|item| item.as_ref().map(StoredTensor::tensor))
     }
 
     /// Returns the number of elements.
@@ -231,23 +243,35 @@ impl HostList {
     /// Returns the list that an operation makes from tensors. Supports all but
     /// [`ListOp::ZerosLike`].
     pub fn make(op: &ListOp, element: TensorType, operands: &[HostTensor], loc: Loc) -> Result<HostList> {
+        let stored = |item| Some(StoredTensor::new(item));
         let items = match op {
             ListOp::New(_) => {
                 let n = operands[0].data::<i32>()[0];
                 let n = usize::try_from(n).map_err(|_| negative_length(op, n, loc))?;
-                unwritten(n, &element).map_err(|missing| too_many(op, n, &element, missing, loc))?
+                let mut items = with_capacity(op, n, &element, loc)?;
+                items.resize(n, None);
+                items
             }
             ListOp::Unstack => {
                 let x = &operands[0];
-                (0..x.shape()[0]).map(|i| Some(rows(x, i, 1, x.shape()[1..].to_vec()))).collect()
+                check_memory(op, &x.ty(), loc)?;
+                let n = x.shape()[0];
+                let mut items = with_capacity(op, n, &element, loc)?;
+                items.extend((0..n).map(|i| stored(rows(x, i, 1, x.shape()[1..].to_vec()))));
+                items
             }
             ListOp::Restore => {
                 let (x, written) = (&operands[0], operands[1].data::<bool>());
                 if x.shape()[0] != written.len() {
                     return Err(lengths_differ(op, x.shape()[0], written.len(), loc));
                 }
-                let row = |(i, &is_there): (usize, &bool)| is_there.then(|| rows(x, i, 1, x.shape()[1..].to_vec()));
-                written.iter().enumerate().map(row).collect()
+                let row = |(i, &is_there): (usize, &bool)| {
+                    is_there.then(|| rows(x, i, 1, x.shape()[1..].to_vec())).and_then(stored)
+                };
+                check_memory(op, &x.ty(), loc)?;
+                let mut items = with_capacity(op, written.len(), &element, loc)?;
+                items.extend(written.iter().enumerate().map(row));
+                items
             }
             ListOp::Split(extent) => {
                 let (x, parts) = (&operands[0], operands[1].data::<i32>());
@@ -256,22 +280,28 @@ impl HostList {
                 let part = |&n: &i32| {
                     let n = n as usize;
                     start += n;
-                    Some(rows(x, start - n, n, [&[n], &x.shape()[1..]].concat()))
+                    stored(rows(x, start - n, n, [&[n], &x.shape()[1..]].concat()))
                 };
-                parts.iter().map(part).collect()
+                check_memory(op, &x.ty(), loc)?;
+                let mut items = with_capacity(op, parts.len(), &element, loc)?;
+                items.extend(parts.iter().map(part));
+                items
             }
             op => panic!("{} makes no list from tensors", op.name()),
         };
-        Ok(HostList { element, items })
+        Ok(HostList::of(element, items))
     }
 
     /// Returns a list of zeros, with the lengths and shapes of this list.
-    pub fn zeros_like(&self) -> HostList {
-        let zeros = |item: &Option<HostTensor>| {
-            let item = item.as_ref().filter(|_| self.element.shape.known().is_none())?;
-            Some(HostTensor::zeros(item.dtype(), item.shape()))
-        };
-        HostList { element: self.element.clone(), items: self.items.iter().map(zeros).collect() }
+    pub fn zeros_like(&self, loc: Loc) -> Result<HostList> {
+        let op = &ListOp::ZerosLike;
+        let mut items = with_capacity(op, self.len(), &self.element, loc)?;
+        for item in self.items() {
+            let item = item.filter(|_| self.element.shape.known().is_none());
+            let zeros = item.map(|item| joined(op, item.dtype(), &[], item.shape().to_vec(), loc));
+            items.push(zeros.transpose()?.map(StoredTensor::new));
+        }
+        Ok(HostList::of(self.element.clone(), items))
     }
 
     /// Returns the result of an operation that reads the list.
@@ -334,7 +364,7 @@ impl HostList {
         match op {
             ListOp::Push => {
                 self.fits(op, &operands[0], self.len(), loc)?;
-                self.items.push(Some(kept(operands[0].clone())));
+                self.items.push(Some(self.stored(op, operands[0].clone(), loc)?));
             }
             ListOp::Pop => {
                 let last = self.len().checked_sub(1).ok_or_else(|| empty(op, loc))?;
@@ -362,7 +392,7 @@ impl HostList {
                 if self.len() != other.len() {
                     return Err(lengths_differ(op, self.len(), other.len(), loc));
                 }
-                for (i, item) in other.items.iter().enumerate() {
+                for (i, item) in other.items().enumerate() {
                     if let Some(item) = item {
                         self.add_to(op, i, item, loc)?;
                     }
@@ -374,13 +404,20 @@ impl HostList {
     }
 
     fn add_to(&mut self, op: &ListOp, i: usize, value: &HostTensor, loc: Loc) -> Result<()> {
-        let all = match &self.items[i] {
+        let all = match self.items[i].as_ref().map(StoredTensor::tensor) {
             Some(old) if old.shape() == value.shape() => sum(op, old, value, loc)?,
             Some(old) => return Err(wrong_shape(op, &value.ty(), &old.ty(), i, loc)),
             None => value.clone(),
         };
-        self.items[i] = Some(all);
+        self.items[i] = Some(self.stored(op, all, loc)?);
         Ok(())
+    }
+
+    /// Returns a tensor as an element, if the budget of the run has room for it.
+    fn stored(&self, op: &ListOp, item: HostTensor, loc: Loc) -> Result<StoredTensor> {
+        let room = StoredTensor::check_room(&item);
+        room.map_err(|missing| too_many(op, self.len() + 1, &self.element, missing, loc))?;
+        Ok(StoredTensor::new(item))
     }
 
     fn write(&mut self, op: &ListOp, index: i32, value: HostTensor, loc: Loc) -> Result<()> {
@@ -389,7 +426,7 @@ impl HostList {
         if self.items[i].is_some() {
             return Err(written_twice(op, index, self.len(), loc));
         }
-        self.items[i] = Some(kept(value));
+        self.items[i] = Some(self.stored(op, value, loc)?);
         Ok(())
     }
 
@@ -429,7 +466,7 @@ impl HostList {
         known: Option<&'a [usize]>,
         loc: Loc,
     ) -> Result<ListElement<'a>> {
-        match (&self.items[i], known) {
+        match (self.items[i].as_ref().map(StoredTensor::tensor), known) {
             (Some(item), _) => Ok(ListElement { shape: item.shape(), tensor: Some(item) }),
             (None, Some(shape)) => Ok(ListElement { shape, tensor: None }),
             (None, None) => {

@@ -10,6 +10,7 @@ use crate::cpu::memory::{Variables, Vars};
 use crate::cpu::native::{Native, NativeLimits};
 use anabranch_dsl::interp::{self, RunContext, RuntimeValue};
 use anabranch_dsl::ir::dependence;
+use anabranch_dsl::memory::{self, OutOfMemory};
 use anabranch_dsl::{DType, Diagnostic, Dim, ErrorKind, Graph, HostTensor, Result, TensorType, Type, autodiff, passes};
 use smallvec::SmallVec;
 use std::any::Any;
@@ -139,13 +140,16 @@ impl Contents {
 
     /// Converts to the representation of plans: a list of this element type. Copies only shared
     /// data.
-    fn into_list(self, element: &TensorType) -> ListStorage {
+    fn into_list(self, element: &TensorType) -> Result<ListStorage, OutOfMemory> {
         match self {
-            Contents::List(list) => Arc::try_unwrap(list).unwrap_or_else(|shared| (*shared).clone()),
+            Contents::List(list) => match Arc::try_unwrap(list) {
+                Ok(list) => Ok(list),
+                Err(shared) => shared.copied(),
+            },
             Contents::Value(RuntimeValue::List(host)) => {
                 let mut list = ListStorage::new(element);
-                list.set_host(&host);
-                list
+                list.set_host(&host)?;
+                Ok(list)
             }
             Contents::Value(other) => panic!("{other:?} is not a list"),
         }
@@ -336,7 +340,9 @@ impl Program {
                     (HostTensor::scalar(false), Some(StackOrList::Stack(stack)))
                 }
                 list => {
-                    (HostTensor::scalar(false), Some(StackOrList::List(list.into_list(self.graph.ty(v).element()))))
+                    let list = list.into_list(self.graph.ty(v).element());
+                    let list = list.map_err(|missing| plan.no_memory_for_list(missing))?;
+                    (HostTensor::scalar(false), Some(StackOrList::List(list)))
                 }
             };
             tensors.push(tensor);
@@ -367,6 +373,12 @@ impl Program {
     /// Returns the bytes of the memory and the outputs of the plan. Stacks and lists come on top.
     pub(crate) fn working_bytes(&self) -> u64 {
         self.plan.as_ref().map_or(0, |plan| plan.working_bytes() as u64)
+    }
+
+    /// Counts the bytes of the memory and the outputs of the plan in the budget of the run.
+    pub(crate) fn hold_working_bytes(&self) -> Result<()> {
+        let Some(plan) = &self.plan else { return Ok(()) };
+        memory::grow(plan.working_bytes()).map_err(|_| plan.too_large())
     }
 
     /// Returns whether the interpreter runs the graph.

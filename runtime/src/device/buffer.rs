@@ -12,8 +12,8 @@
 //! This module must not know any kind of memory.
 
 use super::DeviceId;
-use crate::byte_gauge::HeldBytes;
 use anabranch_dsl::Type;
+use anabranch_dsl::memory::HeldBytes;
 use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -33,6 +33,12 @@ pub(crate) trait DeviceMemory: Any + Debug + Send + Sync {
 
     /// Returns the length in bytes.
     fn n_bytes(&self) -> u64;
+
+    /// Returns the bytes that a step holds in its budget as long as it uses the value. From now on,
+    /// its memory counts in no other way for this.
+    fn bytes_to_hold(&self) -> u64 {
+        self.n_bytes()
+    }
 }
 
 /// A value in a memory space. Clones share its memory.
@@ -73,6 +79,11 @@ impl DeviceBuffer {
     /// Returns the length of the value in bytes.
     pub(crate) fn n_bytes(&self) -> u64 {
         self.memory.n_bytes()
+    }
+
+    /// See [`DeviceMemory::bytes_to_hold`].
+    pub(crate) fn bytes_to_hold(&self) -> u64 {
+        self.memory.bytes_to_hold()
     }
 
     /// Returns whether two buffers share their memory.

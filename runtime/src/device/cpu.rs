@@ -5,7 +5,6 @@ use super::cost::Costs;
 use super::executable::Executable;
 use super::whole::WholeGraph;
 use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket, name_of, no_threads};
-use crate::cpu::memory::guests;
 use crate::cpu::memory::results::ResultPool;
 use crate::cpu::optimize::optimize;
 use crate::cpu::program::{CompileOptions, Program, StopCheck};
@@ -13,8 +12,9 @@ use crate::threads::ThreadLimit;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{self, RunContext, StopFlag};
 use anabranch_dsl::ir::{Op, Value};
+use anabranch_dsl::memory::RunMemory;
 use anabranch_dsl::ops::{Aliasing, OpClass};
-use anabranch_dsl::{Graph, HostTensor, Loc, Result, TensorType, Type, memory, passes};
+use anabranch_dsl::{Graph, HostTensor, Loc, Result, TensorType, Type, passes};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -330,13 +330,9 @@ impl CpuKernel {
         }
     }
 
-    /// Runs the kernel in a step, within what is left of the budget of its memory.
+    /// Runs the kernel in a step, within the budget of its memory.
     fn run_in_step(&self, values: Vec<DeviceBuffer>, place: MemorySpace, step: &Step) -> Result<Vec<DeviceBuffer>> {
-        let run = || self.run(values, place, step.run_context());
-        let Some(budget) = step.budget() else { return run() };
-        // The part that is known before the run counts already.
-        let left = budget.limit().saturating_sub(budget.held()).saturating_add(self.working_bytes());
-        guests::within(budget, || memory::with_limit(left.into(), run))
+        step.within_budget(|| self.run(values, place, step.run_context()))
     }
 
     /// Runs the kernel on values of a place. The run ends early if the stop flag is set.
@@ -359,7 +355,10 @@ impl CpuKernel {
                     Type::Tensor(ty) => ty,
                     _ => self.graph.ty(v).element().clone(),
                 });
-                let program = self.plan_for(plans, signature.collect(), run_context.stop)?;
+                // The plan stays after the run, so it does not count in its budget.
+                let plan = || self.plan_for(plans, signature.collect(), run_context.stop);
+                let program = RunMemory::within(None, plan)?;
+                program.hold_working_bytes()?;
                 program.run_part(&mut values, open, close, run_context)?;
             }
         }
@@ -417,10 +416,12 @@ impl CpuKernel {
 mod tests {
     use super::*;
     use crate::cpu::program::Contents;
+    use crate::device::step::HostSide;
     use crate::flow;
     use crate::place::place_at_random;
     use anabranch_dsl::interp::{RuntimeValue, Stack};
-    use anabranch_dsl::{DType, Diagnostic, ErrorKind};
+    use anabranch_dsl::memory::ByteGauge;
+    use anabranch_dsl::{Bytes, DType, Diagnostic, ErrorKind};
     use std::cell::Cell;
 
     const HERE: MemorySpace = MemorySpace::Host;
@@ -595,6 +596,66 @@ mod tests {
             };
             assert_eq!(stack.items()[0].data::<f32>(), x);
             assert_eq!(rows(&run(&grow, vec![list, tensor(&x)])), [Some(x)]);
+        }
+    }
+
+    /// Runs a loop over a value, given as its type and start, in a step that may use 1 MiB.
+    fn run_loop(state: &str, body: &str, trips: i32, options: CompileOptions) -> Result<Vec<DeviceBuffer>> {
+        let budget = ByteGauge::new(1 << 20);
+        let host = HostSide { budget: Some(budget.clone()), ..HostSide::printing(Arc::new(|_, _| ())) };
+        let step = Step::new(host, Arc::default(), false, false);
+        let [ty, start] = state.split('|').collect::<Vec<_>>()[..] else { panic!("a type and a start") };
+        let text = format!(
+            "graph @grow(%x: f32[1000], %s: bytes[], %n: i32[]) -> (i32[]) {{
+               %i = constant 0 : i32[]  %start = {start} : {ty}
+               %last, %end = while (%j = %i, %a = %start | %m = %n, %y = %x, %t = %s) : (i32[], {ty}) cond {{
+                 %more = lt %j, %m : bool[]  yield %more
+               }} body {{
+                 %one = constant 1 : i32[]  %next = add %j, %one : i32[]
+                 {body}
+                 yield %next, %b
+               }}
+               return %last }}"
+        );
+        let graph = Graph::parse(&text, "grow.ir").unwrap_or_else(|e| panic!("{e:?}"));
+        let kernel = CpuKernel::new(graph, options, &|| Ok(())).expect("it can be compiled");
+        let inputs =
+            [HostTensor::zeros(DType::F32, [1000]), HostTensor::scalar(Bytes::from("word")), HostTensor::scalar(trips)];
+        let inputs = inputs.map(|input| DeviceBuffer::of_tensor(HERE, input)).to_vec();
+        let outcome = kernel.run_in_step(inputs, HERE, &step);
+        // The step takes over.
+        outcome.iter().flatten().for_each(|output| _ = output.bytes_to_hold());
+        assert_eq!(budget.held(), 0, "nothing counts after the run");
+        outcome
+    }
+
+    #[test]
+    fn all_that_a_run_makes_counts_in_its_budget() {
+        let cases = [
+            ("stack<f32[1000]>|stack_new", "%z = exp %y : f32[1000]  %b = push %a, %z", 100, 400),
+            ("stack<f32[?]>|stack_new", "%z = exp %y : f32[1000]  %b = push %a, %z", 100, 400),
+            (
+                "stack<f32[0]>|stack_new",
+                "%none = slice %y {axis=0, start=0, end=0, step=1} : f32[0]  %b = push %a, %none",
+                1000,
+                100_000,
+            ),
+            ("list<f32[1000]>|list_new %i", "%z = exp %y : f32[1000]  %b = list_push %a, %z", 100, 400),
+            ("list<f32[?]>|list_new %i", "%z = exp %y : f32[1000]  %b = list_push %a, %z", 100, 400),
+            ("list<bytes[]>|list_new %i", "%b = list_push %a, %t", 1000, 100_000),
+        ];
+        for (state, body, few, many) in cases {
+            // A plan only counts elements without bytes, so they take no memory there.
+            let takes_memory = |interpreted: &bool| *interpreted || !state.starts_with("stack<f32[0]>");
+            for interpreted in [false, true].into_iter().filter(takes_memory) {
+                let options = CompileOptions { interpreted, is_of_guest: true, ..CompileOptions::default() };
+                let run = |trips| run_loop(state, body, trips, options);
+                let outputs = run(few).unwrap_or_else(|e| panic!("{state}: {e}"));
+                assert_eq!(outputs.len(), 1);
+                let error = run(many).expect_err(state);
+                assert_eq!(error.kind, ErrorKind::ResourceExhausted, "{state}: {error}");
+                assert!(error.to_string().contains("at most 1048576 may be"), "{state}: {error}");
+            }
         }
     }
 }

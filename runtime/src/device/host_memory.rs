@@ -15,6 +15,11 @@ impl DeviceMemory for HostTensor {
     fn n_bytes(&self) -> u64 {
         HostTensor::n_bytes(self)
     }
+
+    fn bytes_to_hold(&self) -> u64 {
+        self.stop_counting();
+        HostTensor::n_bytes(self)
+    }
 }
 
 /// A stack or list.
@@ -36,6 +41,15 @@ impl DeviceMemory for Container {
                 Some(host) => bytes_of_list(host.element(), host.len(), host.items()),
                 None => bytes_of_list(list.element(), list.len(), std::iter::empty()),
             },
+        }
+    }
+
+    fn bytes_to_hold(&self) -> u64 {
+        match &self.contents {
+            // Stored tensors count themselves.
+            Contents::Value(_) => 0,
+            Contents::List(list) if list.is_dynamic() => 0,
+            Contents::List(list) => self.n_bytes() + list.len() as u64,
         }
     }
 }

@@ -2,14 +2,14 @@
 
 use super::simulated::SimulatedClock;
 use super::{DeviceBuffer, cpu};
-use crate::byte_gauge::{ByteGauge, HeldBytes};
 use crate::spin::spin;
 use anabranch_dsl::files::{NoFiles, StepFiles};
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::interp::{RunContext, StopFlag};
 use anabranch_dsl::ir::Node;
+use anabranch_dsl::memory::{ByteGauge, HeldBytes};
 use anabranch_dsl::queue::{NoQueues, StepQueues};
-use anabranch_dsl::{Diagnostic, ErrorKind, Result};
+use anabranch_dsl::{Diagnostic, ErrorKind, Loc, Result, memory};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -104,16 +104,19 @@ pub(crate) struct Step {
 /// Counts bytes in the budget of a step.
 fn hold_in(budget: &Arc<ByteGauge>, bytes: u64) -> Result<HeldBytes> {
     budget.hold(bytes).ok_or_else(|| {
-        let (held, limit) = (budget.held(), budget.limit());
-        let message = format!(
-            "{bytes} bytes more cannot be used: the steps of the session use {held} bytes at this peer, and at \
-             most {limit} may be"
-        );
-        Diagnostic::new(message).of_kind(ErrorKind::ResourceExhausted).help(
-            "use smaller values, let fewer calls or iterations run at once, or raise the limit where the peer is \
-             started: `--step-memory`",
-        )
+        let message = format!("{bytes} bytes more cannot be used: {}", usage(budget));
+        Diagnostic::new(message).of_kind(ErrorKind::ResourceExhausted).help(USE_LESS)
     })
+}
+
+/// The help of errors about budgets.
+const USE_LESS: &str = "use smaller values, let fewer calls or iterations run at once, or raise the limit where the \
+                        peer is started: `--step-memory`";
+
+/// Returns how much of a budget is used.
+fn usage(budget: &ByteGauge) -> String {
+    let (held, limit) = (budget.held(), budget.limit());
+    format!("the steps of the session use {held} bytes at this peer, and at most {limit} may be")
 }
 
 impl Step {
@@ -198,9 +201,15 @@ impl Step {
         }
     }
 
-    /// Returns the budget of the memory of the step.
-    pub(crate) fn budget(&self) -> Option<&Arc<ByteGauge>> {
-        self.host.budget.as_ref()
+    /// Runs a kernel, whose memory counts in the budget of the step, if there is one.
+    pub(crate) fn within_budget<R>(&self, run: impl FnOnce() -> Result<R>) -> Result<R> {
+        let Some(budget) = &self.host.budget else { return run() };
+        memory::within(budget, || {
+            run().map_err(|error| match error.kind {
+                ErrorKind::ResourceExhausted => error.at(Loc::UNKNOWN, usage(budget)).help(USE_LESS),
+                _ => error,
+            })
+        })
     }
 
     /// Counts bytes that the step uses from now on, if it has a budget. A few do not count.
@@ -222,7 +231,7 @@ impl Step {
     /// Fails if the budget would be exceeded.
     pub(crate) fn hold_value(&self, value: &mut DeviceBuffer) -> Result<()> {
         if self.host.budget.is_some() {
-            value.hold(self.hold(|| value.n_bytes())?);
+            value.hold(self.hold(|| value.bytes_to_hold())?);
         }
         Ok(())
     }

@@ -21,10 +21,10 @@
 use super::executor::DeviceMessage;
 use super::step_run::StepInputs;
 use super::{Edge, Partition, SubgraphId};
-use crate::byte_gauge::HeldBytes;
 use crate::device::{DeviceBuffer, DeviceId, Event, Step};
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::ir::VarId;
+use anabranch_dsl::memory::HeldBytes;
 use anabranch_dsl::{Diagnostic, HostTensor, Result};
 use std::collections::VecDeque;
 use std::fmt::Debug;

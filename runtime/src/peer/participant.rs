@@ -11,7 +11,6 @@ use super::proto::frame::{
 use super::proto::host::{Begin, StepEnd, StepKey};
 use super::proto::payload::hold_outgoing;
 use super::server::{LoadedProgram, Server, to_wire};
-use crate::byte_gauge::{ByteGauge, HeldBytes};
 use crate::device::{DeviceBuffer, HostSide, PrintTo, Step};
 use crate::flow::driver::StepResults;
 use crate::flow::executor::DeviceMessage;
@@ -21,6 +20,7 @@ use crate::flow::{EdgeId, LoopId, SubgraphId};
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::ir::VarId;
+use anabranch_dsl::memory::{ByteGauge, HeldBytes};
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Result};
 use std::fmt;
 use std::sync::atomic::AtomicU64;

@@ -13,7 +13,6 @@ use super::proto::frame::{
 };
 use super::remote_device::{RemoteHandle, RemoteValue};
 use super::shared::{SharedSnapshot, StepUse};
-use crate::byte_gauge::HeldBytes;
 use crate::device::{DeviceBuffer, DeviceId, Event, MemorySpace, Step, is_thread_of_device};
 use crate::flow::executor::DeviceMessage;
 use crate::flow::remote::{Mailbox, OtherProcesses, Others, ProcessId, StepFailure};
@@ -21,6 +20,7 @@ use crate::flow::step_run::StepInputs;
 use crate::flow::{FlowOp, NodeId, Partition, Sink, Source, SubgraphId};
 use anabranch_dsl::interp::{self, StopFlag};
 use anabranch_dsl::ir::VarId;
+use anabranch_dsl::memory::HeldBytes;
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result, Type};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

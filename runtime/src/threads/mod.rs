@@ -107,6 +107,7 @@ pub(crate) mod testing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anabranch_dsl::memory::{self, ByteGauge, OutOfMemory};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -185,6 +186,19 @@ mod tests {
         });
         // A caller that comes second finds the other with a helper.
         assert!(most.into_inner() <= 3);
+    }
+
+    #[test]
+    fn memory_that_helpers_take_counts_in_the_budget_of_the_caller() {
+        testing::meet();
+        for n in 0..100 {
+            let budget = ByteGauge::new(n as u64);
+            memory::within(&budget, || {
+                indices(n, &|_| memory::grow(1).expect("the budget allows it"));
+                assert_eq!(memory::grow(1), Err(OutOfMemory { bytes: 1 }));
+            });
+            assert_eq!(budget.held(), 0);
+        }
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl Context {
     pub(crate) fn new(plan: &Plan) -> Result<Context> {
         let n_output_bytes = plan.n_output_bytes();
         let arena = Arena::new(plan.arena_bytes);
-        let (Some(arena), Ok(())) = (arena, memory::check(n_output_bytes as u128)) else {
+        let (Some(arena), Ok(())) = (arena, memory::check_system(n_output_bytes as u128)) else {
             return Err(plan.too_large());
         };
         Ok(Context {
@@ -193,7 +193,7 @@ impl Plan {
     }
 
     /// Returns the error of a plan that does not fit in memory.
-    fn too_large(&self) -> Diagnostic {
+    pub(crate) fn too_large(&self) -> Diagnostic {
         let bytes = self.working_bytes();
         let error = Diagnostic::new(format!("out of memory: `{}` needs {bytes} bytes", self.name))
             .of_kind(ErrorKind::ResourceExhausted);
@@ -578,7 +578,7 @@ impl Plan {
     }
 
     /// The error of a list whose copy does not fit into memory.
-    fn no_memory_for_list(&self, missing: OutOfMemory) -> Diagnostic {
+    pub(crate) fn no_memory_for_list(&self, missing: OutOfMemory) -> Diagnostic {
         Diagnostic::new(format!("out of memory: `{}` needs {} bytes to copy a list", self.name, missing.bytes))
             .of_kind(ErrorKind::ResourceExhausted)
             .help("a list is copied when it is modified while its old value is still used")

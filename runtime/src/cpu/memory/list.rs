@@ -4,8 +4,7 @@
 //! Invariants: `words` holds the bytes of every element, zeros for unwritten elements, and
 //! `written` has one entry per element. Checks and error messages are those of the interpreter.
 
-use super::guests;
-use super::stack::{add_bytes, grow_within_budget};
+use super::stack::{NoMemory, add_bytes, grow, make_room};
 use crate::cpu::element::{bytes_of, to_buffer};
 use crate::cpu::multiversion::wide;
 use anabranch_dsl::interp::list as meaning;
@@ -27,7 +26,7 @@ pub(crate) fn is_run(indices: &[i32]) -> bool {
 }
 
 /// A list. Clearing it keeps its memory.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct ListStorage {
     /// The element type.
     element: TensorType,
@@ -60,20 +59,21 @@ impl ListStorage {
         } else if self.is_dynamic() {
             self.copy_from(&other)?;
         } else {
-            self.set_host(&other.host);
+            self.set_host(&other.host)?;
         }
         Ok(())
     }
 
     /// Replaces the content by that of a list of the interpreter.
-    pub(crate) fn set_host(&mut self, other: &HostList) {
+    pub(crate) fn set_host(&mut self, other: &HostList) -> std::result::Result<(), OutOfMemory> {
         if self.is_dynamic() {
             self.host = other.clone();
             self.host.set_element(self.element.clone());
-            return;
+            return Ok(());
         }
-        self.words.clear();
-        self.words.resize((other.len() * self.bytes).div_ceil(8), 0);
+        let words = (other.len() * self.bytes).div_ceil(8);
+        self.make_room(words, other.len()).map_err(|missing| OutOfMemory { bytes: missing.bytes as u128 })?;
+        self.words[..words].fill(0);
         self.written.clear();
         self.written.resize(other.len(), false);
         for (i, item) in other.items().enumerate() {
@@ -82,6 +82,7 @@ impl ListStorage {
                 self.item_mut(i).copy_from_slice(bytes_of(tensor.buffer()));
             }
         }
+        Ok(())
     }
 
     /// Converts the list to one of the interpreter.
@@ -139,7 +140,7 @@ impl ListStorage {
     /// Runs an operation with a second list of the same type.
     pub(crate) fn with_other(&mut self, op: &ListOp, other: &ListStorage, loc: Loc) -> Result<()> {
         match op {
-            ListOp::ZerosLike if self.is_dynamic() => self.host = other.host.zeros_like(),
+            ListOp::ZerosLike if self.is_dynamic() => self.host = other.host.zeros_like(loc)?,
             ListOp::ZerosLike => {
                 self.resize(op, 0, loc)?;
                 self.resize(op, other.len(), loc)?;
@@ -166,17 +167,21 @@ impl ListStorage {
         let before = self.len() * self.bytes;
         let after = len.checked_mul(self.bytes).ok_or_else(|| self.too_large(op, len, loc))?;
         let words = after.div_ceil(8);
-        if words > self.words.len() {
-            grow_within_budget(&mut self.words, words).map_err(|_| self.too_large(op, len, loc))?;
-        }
-        if self.written.try_reserve(len.saturating_sub(self.written.len())).is_err() {
-            return Err(self.too_large(op, len, loc));
-        }
+        self.make_room(words, len).map_err(|_| self.too_large(op, len, loc))?;
         self.written.resize(len, false);
         if after > before {
             bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[before..after].fill(0);
         }
         Ok(())
+    }
+
+    /// Makes room for elements of this many words and for their marks.
+    fn make_room(&mut self, words: usize, len: usize) -> std::result::Result<(), NoMemory> {
+        if words > self.words.len() {
+            grow(&mut self.words, words)?;
+        }
+        let missing = len.saturating_sub(self.written.len());
+        make_room(&mut self.written, missing, 1)
     }
 
     fn too_large(&self, op: &ListOp, len: usize, loc: Loc) -> Diagnostic {
@@ -373,6 +378,13 @@ impl ListStorage {
         }
     }
 
+    /// Returns a copy.
+    pub(crate) fn copied(&self) -> std::result::Result<ListStorage, OutOfMemory> {
+        let mut copy = ListStorage::new(&self.element);
+        copy.copy_from(self)?;
+        Ok(copy)
+    }
+
     /// Becomes a copy of a list of the same type, or of a type with more known extents.
     pub(crate) fn copy_from(&mut self, other: &ListStorage) -> std::result::Result<(), OutOfMemory> {
         let bytes = other.len() * other.bytes;
@@ -383,14 +395,7 @@ impl ListStorage {
             return Ok(());
         }
         let words = bytes.div_ceil(8);
-        let missing = words.saturating_sub(self.words.len());
-        if missing > 0 {
-            memory::check(8 * missing as u128)?;
-            if !guests::hold_growth(8 * missing) {
-                return Err(OutOfMemory { bytes: bytes as u128 });
-            }
-            self.words.resize(words, 0);
-        }
+        self.make_room(words, other.len()).map_err(|_| OutOfMemory { bytes: bytes as u128 })?;
         self.words[..words].copy_from_slice(&other.words[..words]);
         self.written.clone_from(&other.written);
         Ok(())

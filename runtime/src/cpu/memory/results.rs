@@ -67,7 +67,7 @@ impl ResultPool {
         // The system provides zeroed memory without touching it. Check whether there is enough,
         // because allocating zeros cannot fail. Small buffers come from the allocator.
         if bytes >= LARGE {
-            memory::check(bytes as u128).ok()?;
+            memory::check_system(bytes as u128).ok()?;
         }
         Some(Buffer::zeros(dtype, n))
     }

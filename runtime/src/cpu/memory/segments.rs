@@ -129,7 +129,7 @@ impl LaneSegments {
         let elements = self.blocks.iter().flat_map(|block| &block.depths).map(|&depth| depth as usize).sum::<usize>();
         let bytes = elements * self.blocks.first().map_or(0, |block| block.size);
         let mut all = Vec::new();
-        all.try_reserve_exact(bytes).map_err(|_| NoMemory { bytes })?;
+        super::stack::make_room(&mut all, bytes, 1)?;
         for j in 0..self.n {
             let k = if self.is_reversed { self.n - 1 - j } else { j };
             self.blocks[k / lanes].append_to(k % lanes, &mut all);

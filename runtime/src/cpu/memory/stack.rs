@@ -3,12 +3,13 @@
 //! Invariant: `address` and `capacity` describe `words`. Native code uses them to push numbers
 //! directly if capacity suffices, and to pop them.
 
+use super::Sources;
 use super::segments::{LaneSegments, LaneStack};
-use super::{Sources, guests};
 use crate::cpu::compile::View;
 use crate::cpu::element::{CpuElement, match_plain_dtype};
+use anabranch_dsl::interp::ELEMENT_BYTES;
 use anabranch_dsl::ops::prim;
-use anabranch_dsl::{DType, HostTensor, TensorType, bf16, f16, interp};
+use anabranch_dsl::{DType, HostTensor, TensorType, bf16, f16, interp, memory};
 use std::cmp::Ordering;
 
 /// A stack of tensors. Clearing it keeps its memory.
@@ -53,30 +54,36 @@ pub(crate) struct NoMemory {
     pub(crate) bytes: usize,
 }
 
-/// Grows memory to at least `words` words.
+/// Makes room for `n` more elements. Each counts as `bytes` bytes in the budget of the run, until
+/// it ends.
 ///
-/// Doubles the memory for amortized constant time of a push. If that fails, tries smaller factors,
+/// Doubles the room for amortized constant time of a push. If that fails, tries smaller factors,
 /// which are still large enough that not every push moves all elements.
-pub(super) fn grow(memory: &mut Vec<u64>, words: usize) -> Result<(), NoMemory> {
-    grow_if(memory, words, |_| true)
-}
-
-/// Grows memory that lasts until the end of the run like [`grow`], within the budget of the run.
-pub(super) fn grow_within_budget(memory: &mut Vec<u64>, words: usize) -> Result<(), NoMemory> {
-    grow_if(memory, words, guests::hold_growth)
-}
-
-/// Grows memory by a number of bytes for which `may_grow` is true.
-fn grow_if(memory: &mut Vec<u64>, words: usize, may_grow: impl Fn(usize) -> bool) -> Result<(), NoMemory> {
-    let present = memory.len();
+pub(super) fn make_room<T>(elements: &mut Vec<T>, n: usize, bytes: usize) -> Result<(), NoMemory> {
+    let (needed, present) = (elements.len().saturating_add(n), elements.capacity());
+    if needed <= present {
+        return Ok(());
+    }
     for part in [1, 4, 16, 64] {
-        let ample = words.max(present.saturating_add(present / part)).max(8);
-        if may_grow(8 * (ample - present)) && memory.try_reserve_exact(ample - present).is_ok() {
-            memory.resize(ample, 0);
+        let ample = needed.max(present.saturating_add(present / part)).max(8);
+        let grown = memory::grow((ample - present).saturating_mul(bytes));
+        if grown.is_ok() && elements.try_reserve_exact(ample - elements.len()).is_ok() {
             return Ok(());
         }
     }
-    Err(NoMemory { bytes: 8 * words })
+    Err(NoMemory { bytes: needed.saturating_mul(bytes) })
+}
+
+/// Checks that there is memory for tensors of this many bytes.
+fn check_room(bytes: usize) -> Result<(), NoMemory> {
+    memory::check(bytes as u128).map_err(|_| NoMemory { bytes })
+}
+
+/// Grows memory to at least `words` words, as [`make_room`] does.
+pub(super) fn grow(memory: &mut Vec<u64>, words: usize) -> Result<(), NoMemory> {
+    make_room(memory, words - memory.len(), 8)?;
+    memory.resize(memory.capacity(), 0);
+    Ok(())
 }
 
 impl StackStorage {
@@ -246,7 +253,7 @@ impl StackStorage {
         if words <= present {
             return Ok(());
         }
-        grow_within_budget(&mut self.words, words)?;
+        grow(&mut self.words, words)?;
         self.address = self.words.as_mut_ptr().expose_provenance();
         // Elements of size zero need no memory. Native code pushes them by calls.
         self.capacity = (8 * self.words.len()).checked_div(self.element_bytes()).unwrap_or(0);
@@ -327,7 +334,8 @@ impl StackStorage {
     /// Pushes a host tensor.
     pub(crate) fn push_host(&mut self, tensor: HostTensor) -> Result<(), NoMemory> {
         if self.is_dynamic() {
-            self.tensors.push(tensor);
+            make_room(&mut self.tensors, 1, ELEMENT_BYTES)?;
+            self.tensors.push(tensor.compacted().unwrap_or(tensor));
         } else {
             self.grow()?.copy_from_slice(crate::cpu::element::bytes_of(tensor.buffer()));
         }
@@ -343,7 +351,10 @@ impl StackStorage {
     pub(crate) fn zero(&mut self) -> Result<(), NoMemory> {
         self.own_all()?;
         if self.is_dynamic() {
-            self.tensors.iter_mut().for_each(|t| *t = HostTensor::zeros(t.dtype(), t.shape()));
+            for tensor in &mut self.tensors {
+                let zeros = HostTensor::try_zeros(tensor.dtype(), tensor.shape());
+                *tensor = zeros.map_err(|missing| NoMemory { bytes: missing.bytes as usize })?;
+            }
         } else {
             let used = self.used();
             bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[..used].fill(0);
@@ -356,6 +367,7 @@ impl StackStorage {
     pub(crate) fn add(&mut self, other: &StackStorage) -> Result<(), NoMemory> {
         let Some(StackElement { dtype, .. }) = self.element else {
             for (a, b) in self.tensors.iter_mut().zip(&other.tensors) {
+                check_room(a.n_bytes() as usize)?;
                 let (dtype, shape) = (a.dtype(), a.shape().to_vec());
                 let mut sum = crate::cpu::element::bytes_of(a.buffer()).to_vec();
                 add_bytes(dtype, &mut sum, crate::cpu::element::bytes_of(b.buffer()));
@@ -390,12 +402,15 @@ impl StackStorage {
         self.below = other.below.clone();
         if let (None, Some(StackElement { dtype, bytes, .. })) = (&self.element, &other.element) {
             let all: &[u8] = bytemuck::cast_slice(&other.words);
+            check_room(other.len * bytes)?;
+            make_room(&mut self.tensors, other.len, ELEMENT_BYTES)?;
             for i in 0..other.len {
                 let data = crate::cpu::element::to_buffer(*dtype, &all[i * bytes..][..*bytes]);
                 self.tensors.push(HostTensor::from_buffer(other.shape.clone(), data));
             }
             return Ok(());
         }
+        make_room(&mut self.tensors, other.tensors.len(), ELEMENT_BYTES)?;
         self.tensors.extend_from_slice(&other.tensors);
         if self.element.is_some() {
             let words = other.used().div_ceil(8);

@@ -9,8 +9,8 @@
 //!   frame.
 
 use super::frame::{WireError, WireErrorKind};
-use crate::byte_gauge::{ByteGauge, HeldBytes};
 use crate::peer::body::BodyBuffer;
+use anabranch_dsl::memory::{ByteGauge, HeldBytes};
 use anabranch_dsl::{Buffer, Bytes, DType, Element, HostTensor, memory};
 use bytemuck::Pod;
 use serde::de::{Error, Visitor};

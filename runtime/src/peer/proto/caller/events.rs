@@ -1,12 +1,12 @@
 //! The events of a session at its owner, and the actions that it requests.
 
-use crate::byte_gauge::HeldBytes;
 use crate::peer::proto::frame::{Digest, Hello, PeerKey, PrintStream, ProcessNumber, ProgramNumber, WireFrame};
 use crate::peer::proto::frame::{
     RequestNumber, SessionId, StepFault, StepMessage, StepNumber, TestedSpeed, ValueId, WireError,
 };
 use crate::peer::proto::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
+use anabranch_dsl::memory::HeldBytes;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

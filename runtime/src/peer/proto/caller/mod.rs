@@ -38,8 +38,8 @@ use super::frame::{CallerFrame, Digest, Hello, LinkFrame, OWNER, Open, PeerFrame
 use super::frame::{LockNumber, ProcessEntry, ProcessNumber, ProgramNumber, RequestNumber, SessionLimits, StepFault};
 use super::frame::{StepNumber, TestedSpeed, ValueId, WireError, WireErrorKind, prefix};
 use super::{LinkNumber, Time};
-use crate::byte_gauge::ByteGauge;
 use anabranch_dsl::HostTensor;
+use anabranch_dsl::memory::ByteGauge;
 pub(crate) use begin::{BeginError, StepPlan};
 use blame::PeerLoss;
 pub(crate) use events::{CallerArrival, CallerInput, CallerOptions, CallerOutput};

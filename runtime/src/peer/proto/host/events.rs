@@ -1,7 +1,6 @@
 //! The events of a host, and the actions that it requests.
 
 use super::SharedValue;
-use crate::byte_gauge::{ByteGauge, HeldBytes};
 use crate::peer::proto::codec::Destination;
 use crate::peer::proto::frame::{Digest, Hello, PeerKey, ProcessNumber, RequestNumber, SessionId, WireFrame};
 use crate::peer::proto::frame::{
@@ -10,6 +9,7 @@ use crate::peer::proto::frame::{
 use crate::peer::proto::payload::{MAX_BODY, MAX_WAITING};
 use crate::peer::proto::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
+use anabranch_dsl::memory::{ByteGauge, HeldBytes};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,13 +2,13 @@
 
 use super::{CallerFrame, Host, HostLink, HostOutput, LinkNumber, Open, ProgramKey, SessionSlot};
 use super::{exhausted, invalid, reply};
-use crate::byte_gauge::ByteGauge;
 use crate::peer::FAILURE_TIMEOUTS;
 use crate::peer::proto::Time;
 use crate::peer::proto::frame::{Digest, OWNER, PeerKey, ProcessEntry, ProcessNumber, ProgramNumber, RequestNumber};
 use crate::peer::proto::frame::{SessionId, SessionLimits, StepNumber, StepProgress, ValueId, WireError};
 use crate::peer::proto::frame::{WireErrorKind, prefix};
 use crate::peer::proto::host::step::{EarlyFrames, HostStep};
+use anabranch_dsl::memory::ByteGauge;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;

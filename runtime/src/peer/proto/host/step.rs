@@ -5,12 +5,12 @@ use super::{
     Begin, CallerFrame, Host, HostArrival, HostOutput, LinkNumber, SessionSlot, Start, StepEnd, StepFault, StepKey,
 };
 use super::{StepMessage, StepNumber, WorkKey, exhausted, invalid, reply};
-use crate::byte_gauge::HeldBytes;
 use crate::peer::proto::Time;
 use crate::peer::proto::frame::{OWNER, PeerKey, ProcessNumber, StepProgress, ValueId};
 use crate::peer::proto::frame::{WireError, WireErrorKind, prefix};
 use crate::peer::proto::host::session::StoredValue;
 use crate::peer::proto::payload::{FRAME_BYTES, too_much_waits};
+use anabranch_dsl::memory::HeldBytes;
 use std::collections::BTreeSet;
 use std::time::Duration;
 

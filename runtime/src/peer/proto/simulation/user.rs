@@ -3,12 +3,12 @@
 use super::cluster::{ClusterEvent, ClusterModel, Dialer, ms};
 use super::counters::Increment;
 use super::work::{PartRun, n_outputs, receive, stamp, stamp_of, tensor_of};
-use crate::byte_gauge::HeldBytes;
 use crate::peer::proto::Time;
 use crate::peer::proto::caller::{BeginError, Caller, CallerArrival, CallerOutput, NewValue, ProgramOffer};
 use crate::peer::proto::caller::{ProgramState, RequestResult, StepPlan};
 use crate::peer::proto::frame::{Digest, OWNER, ProcessNumber, ProgramNumber, RequestNumber, SessionId};
 use crate::peer::proto::frame::{StepFault, StepNumber, ValueId, WireErrorKind};
+use anabranch_dsl::memory::HeldBytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -3,13 +3,13 @@
 
 use super::cluster::{ClusterEvent, ClusterModel, ms};
 use super::mix;
-use crate::byte_gauge::HeldBytes;
 use crate::peer::proto::frame::WireErrorKind;
 use crate::peer::proto::frame::{CallerFrame, Digest, OWNER, PartMessage, PeerFrame, PrintStream, WireFrame};
 use crate::peer::proto::frame::{ProcessNumber, SessionId, StepFault, StepMessage, StepNumber, WireError};
 use crate::peer::proto::host::{Begin, HostArrival, HostInput, HostOutput, LoadedAs, StepEnd, StepKey};
 use crate::peer::proto::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
+use anabranch_dsl::memory::HeldBytes;
 use std::collections::BTreeSet;
 
 /// The part of a step that one process runs.

@@ -1,0 +1,47 @@
+//! Tensors in stacks and lists, which count in the budget of the run.
+
+use crate::HostTensor;
+use crate::memory::{self, HeldBytes, OutOfMemory};
+
+/// The bytes as which an element of a stack or list counts beside its tensor: its handle, the
+/// extents, and what the allocator adds.
+#[doc(hidden)]
+pub const ELEMENT_BYTES: usize = 128;
+
+/// A tensor in a stack or list. Its strings do not keep large blocks of memory of which they are
+/// small parts.
+///
+/// It counts with its elements, unless they count themselves, as those of other runs do not.
+#[derive(Debug)]
+pub(super) struct StoredTensor {
+    tensor: HostTensor,
+    #[expect(dead_code, reason = "the bytes count until it is dropped")]
+    held: Option<HeldBytes>,
+}
+
+impl StoredTensor {
+    pub(super) fn new(tensor: HostTensor) -> StoredTensor {
+        let tensor = tensor.compacted().unwrap_or(tensor);
+        StoredTensor { held: memory::hold(|| bytes_to_count(&tensor)), tensor }
+    }
+
+    /// Checks that the budget of the run has room to store a tensor.
+    pub(super) fn check_room(tensor: &HostTensor) -> Result<(), OutOfMemory> {
+        memory::check_budget(|| bytes_to_count(tensor) as u128)
+    }
+
+    pub(super) fn tensor(&self) -> &HostTensor {
+        &self.tensor
+    }
+}
+
+impl Clone for StoredTensor {
+    fn clone(&self) -> StoredTensor {
+        StoredTensor::new(self.tensor.clone())
+    }
+}
+
+/// Returns the bytes as which a stored tensor counts.
+fn bytes_to_count(tensor: &HostTensor) -> usize {
+    ELEMENT_BYTES + if tensor.is_counted() { 0 } else { tensor.n_bytes() as usize }
+}
