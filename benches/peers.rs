@@ -272,7 +272,7 @@ fn connect(n: usize) -> Result<(Peers, Session, BareQuic), Diagnostic> {
     let profile = profile_of(peers.bare[0].ip());
     let builder = Session::builder().node_key(key).network(profile);
     let session = peers.addresses.iter().cloned().fold(builder, |builder, peer| builder.peer(peer)).build()?;
-    let bare = BareQuic::connect(peers.bare[0], profile);
+    let bare = BareQuic::connect(&peers.bare[..1], profile);
     Ok((peers, session, bare))
 }
 
@@ -293,11 +293,14 @@ fn run() -> Result<(), Diagnostic> {
         }
     }
     if is_chosen("four") {
-        let (_peers, session, mut bare) = connect(4)?;
+        let (peers, session, mut bare) = connect(4)?;
         let f = session.function(around_four)?;
         measure_loop("loop over 4 peers, each needs the next", |n| f.call((1.0, n)), &mut bare);
         let f = session.function(star)?;
         measure_loop("loop over 4 peers, one needs the others", |n| f.call((1.0, n)), &mut bare);
+        // As many processes take turns as in the loop.
+        let mut others = BareQuic::connect(&peers.bare[1..], profile_of(peers.bare[0].ip()));
+        measure_loop("the same, of exchanges with three other ends at once", |n| f.call((1.0, n)), &mut others);
         let f = session.function(apart_four)?;
         measure_loop("loop over 4 peers, none needs another", |n| f.call((1.0, n)), &mut bare);
     }
@@ -321,10 +324,11 @@ fn measure_loop(name: &str, call: impl Fn(i32) -> Result<Array<f32>, Diagnostic>
     let each = || time(1, run) / f64::from(N);
     let [iteration, ping] = alternate(each, || bare.ping_pongs(500).as_secs_f64() / 500.0);
     println!(
-        "{name}: {:.1} us an iteration, {:.0} iterations/s, {:.2} round trips",
+        "{name}: {:.1} us an iteration, {:.0} iterations/s, {:.2} round trips of {:.1} us",
         iteration * 1e6,
         1.0 / iteration,
-        iteration / ping
+        iteration / ping,
+        ping * 1e6,
     );
 }
 

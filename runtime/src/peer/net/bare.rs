@@ -38,13 +38,14 @@ fn bare_endpoint(at: IpAddr, profile: Profile) -> (tokio::runtime::Handle, Endpo
 }
 
 /// An end of bare QUIC with the settings of links, on a thread of its own. It sends what it is
-/// told, and the other end, [`BareQuic::serve`], answers: in this process or in another one.
+/// told, and the other ends, [`BareQuic::serve`], answer: in this process or in others.
 #[doc(hidden)]
 pub struct BareQuic {
     handle: tokio::runtime::Handle,
+    /// The connection for bodies, to the first of the other ends.
     connection: Connection,
-    /// The streams of pings and of their answers.
-    pings: Option<(SendStream, RecvStream)>,
+    /// The streams of pings and of their answers, to each of the other ends.
+    pings: Vec<(SendStream, RecvStream)>,
     /// The stream of answers to bodies.
     body_answers: Option<RecvStream>,
 }
@@ -66,40 +67,48 @@ impl BareQuic {
         addr
     }
 
-    /// Connects to the other end.
+    /// Connects to other ends.
     ///
     /// # Panics
-    /// Panics if it cannot be reached.
-    pub fn connect(addr: SocketAddr, profile: Profile) -> BareQuic {
-        let here = if addr.ip().is_loopback() { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
+    /// Panics if one cannot be reached.
+    pub fn connect(ends: &[SocketAddr], profile: Profile) -> BareQuic {
+        let here = if ends[0].ip().is_loopback() { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
         let (handle, client, config) = bare_endpoint(here.into(), profile);
-        let connection =
-            handle.block_on(async { client.connect_with(config, addr, "anabranch").unwrap().await.unwrap() });
-        let mut bare = BareQuic { handle, connection, pings: None, body_answers: None };
-        let connection = bare.connection.clone();
-        bare.pings = Some(bare.run(async move {
-            let mut pings = connection.open_uni().await.unwrap();
-            pings.write_all(&[0; 64]).await.unwrap();
-            let mut answers = connection.accept_uni().await.unwrap();
-            answers.read_exact(&mut [0; 65]).await.unwrap();
-            (pings, answers)
-        }));
-        bare
+        let (connections, pings) = handle.block_on(async {
+            let (mut connections, mut streams) = (Vec::new(), Vec::new());
+            for &end in ends {
+                let connection = client.connect_with(config.clone(), end, "anabranch").unwrap().await.unwrap();
+                let mut pings = connection.open_uni().await.unwrap();
+                pings.write_all(&[0; 64]).await.unwrap();
+                let mut answers = connection.accept_uni().await.unwrap();
+                answers.read_exact(&mut [0; 65]).await.unwrap();
+                connections.push(connection);
+                streams.push((pings, answers));
+            }
+            (connections, streams)
+        });
+        let connection = connections.into_iter().next().unwrap();
+        BareQuic { handle, connection, pings, body_answers: None }
     }
 
-    /// Sends 64 bytes there and back, `n` times. Returns the time of all.
+    /// Sends 64 bytes to all other ends at once, which send them back, `n` times. Returns the time
+    /// of all.
     pub fn ping_pongs(&mut self, n: usize) -> Duration {
-        let (mut pings, mut answers) = self.pings.take().unwrap();
-        let (elapsed, streams) = self.run(async move {
+        let mut pings = std::mem::take(&mut self.pings);
+        let (elapsed, pings) = self.run(async move {
             let start = Instant::now();
             let mut frame = [0; 64];
             for _ in 0..n {
-                pings.write_all(&frame).await.unwrap();
-                answers.read_exact(&mut frame).await.unwrap();
+                for (ping, _) in &mut pings {
+                    ping.write_all(&frame).await.unwrap();
+                }
+                for (_, answer) in &mut pings {
+                    answer.read_exact(&mut frame).await.unwrap();
+                }
             }
-            (start.elapsed(), (pings, answers))
+            (start.elapsed(), pings)
         });
-        self.pings = Some(streams);
+        self.pings = pings;
         elapsed
     }
 

@@ -99,7 +99,7 @@ fn links_beside_bare_quic() {
     let (server, _, _, id) = meter(profile, true);
     let (client, events, arrivals, _) = meter(profile, false);
     let link = client.connect(server.local_addr(), Some(id), None).unwrap();
-    let mut bare = BareQuic::connect(BareQuic::serve(Ipv4Addr::LOCALHOST.into(), profile), profile);
+    let mut bare = BareQuic::connect(&[BareQuic::serve(Ipv4Addr::LOCALHOST.into(), profile)], profile);
     let (mut bare_rtt, mut link_rtt, mut outer_rtt) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let elapsed = bare.ping_pongs(PINGS);
