@@ -32,7 +32,7 @@ const VECTORS: usize = 8;
 /// The opcode of an instruction. `One` variants use a broadcast element instead of elements in
 /// memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Opcode {
+pub(super) enum Opcode {
     Load,
     LoadOne,
     Store,
@@ -65,7 +65,7 @@ enum Opcode {
 
 /// The operand of an instruction besides the accumulator.
 #[derive(Clone, Copy, Debug)]
-enum With {
+pub(super) enum With {
     Nothing,
     Value(Arg),
     /// A constant of the operation.
@@ -74,9 +74,9 @@ enum With {
 
 /// An instruction, with the opcodes for elements in memory and for one element.
 #[derive(Clone, Copy, Debug)]
-struct ChainInstr {
-    opcodes: [Opcode; 2],
-    with: With,
+pub(super) struct ChainInstr {
+    pub(super) opcodes: [Opcode; 2],
+    pub(super) with: With,
 }
 
 /// The location of an operand or result of a chain.
@@ -230,6 +230,11 @@ impl Chain {
         (Chain { instrs, dtype, instruction_set: InstructionSet::best() }, n)
     }
 
+    /// Returns the instructions.
+    pub(super) fn instrs(&self) -> &[ChainInstr] {
+        &self.instrs
+    }
+
     /// Computes `n` elements.
     ///
     /// # Safety
@@ -355,41 +360,47 @@ unsafe fn tile<V: Vector, const W: usize>(instrs: &[BoundInstr<V::T>], at: usize
                     }
                 }};
             }
-            match instr.opcode {
-                Opcode::Load => many!(|_a, b| b),
-                Opcode::LoadOne => one!(|_a, b| b),
-                Opcode::Store => {
-                    for (i, acc) in acc.iter().enumerate() {
-                        acc.store(instr.at.add(at + i * V::N));
-                    }
-                }
-                Opcode::Double => own!(|a| a.add(a)),
-                Opcode::Square => own!(|a| a.mul(a)),
-                Opcode::Sqrt => own!(|a| a.sqrt()),
-                Opcode::Add => many!(|a, b| a.add(b)),
-                Opcode::AddOne => one!(|a, b| a.add(b)),
-                Opcode::Mul => many!(|a, b| a.mul(b)),
-                Opcode::MulOne => one!(|a, b| a.mul(b)),
-                Opcode::Sub => many!(|a, b| a.sub(b)),
-                Opcode::SubOne => one!(|a, b| a.sub(b)),
-                Opcode::SubFrom => many!(|a, b| b.sub(a)),
-                Opcode::SubFromOne => one!(|a, b| b.sub(a)),
-                Opcode::Div => many!(|a, b| a.div(b)),
-                Opcode::DivOne => one!(|a, b| a.div(b)),
-                Opcode::DivFrom => many!(|a, b| b.div(a)),
-                Opcode::DivFromOne => one!(|a, b| b.div(a)),
-                Opcode::Larger => many!(|a, b| a.larger(b)),
-                Opcode::LargerOne => one!(|a, b| a.larger(b)),
-                Opcode::LargerFrom => many!(|a, b| b.larger(a)),
-                Opcode::LargerFromOne => one!(|a, b| b.larger(a)),
-                Opcode::Smaller => many!(|a, b| a.smaller(b)),
-                Opcode::SmallerOne => one!(|a, b| a.smaller(b)),
-                Opcode::SmallerFrom => many!(|a, b| b.smaller(a)),
-                Opcode::SmallerFromOne => one!(|a, b| b.smaller(a)),
-            }
+            let place = |i: usize| instr.at.add(at + i * V::N);
+            execute!(instr.opcode, V, acc, many, one, own, place);
         }
     }
 }
+
+/// Executes an instruction on the vectors of an accumulator. `many`, `one` and `own` apply a
+/// function to each vector and its operand, and `place` returns where a vector is stored.
+macro_rules! execute {
+    ($opcode:expr, $v:ident, $acc:ident, $many:ident, $one:ident, $own:ident, $place:ident) => {
+        match $opcode {
+            Opcode::Load => $many!(|_a, b| b),
+            Opcode::LoadOne => $one!(|_a, b| b),
+            Opcode::Store => $acc.iter().enumerate().for_each(|(i, acc)| acc.store($place(i))),
+            Opcode::Double => $own!(|a| a.add(a)),
+            Opcode::Square => $own!(|a| a.mul(a)),
+            Opcode::Sqrt => $own!(|a| a.sqrt()),
+            Opcode::Add => $many!(|a, b| a.add(b)),
+            Opcode::AddOne => $one!(|a, b| a.add(b)),
+            Opcode::Mul => $many!(|a, b| a.mul(b)),
+            Opcode::MulOne => $one!(|a, b| a.mul(b)),
+            Opcode::Sub => $many!(|a, b| a.sub(b)),
+            Opcode::SubOne => $one!(|a, b| a.sub(b)),
+            Opcode::SubFrom => $many!(|a, b| b.sub(a)),
+            Opcode::SubFromOne => $one!(|a, b| b.sub(a)),
+            Opcode::Div => $many!(|a, b| a.div(b)),
+            Opcode::DivOne => $one!(|a, b| a.div(b)),
+            Opcode::DivFrom => $many!(|a, b| b.div(a)),
+            Opcode::DivFromOne => $one!(|a, b| b.div(a)),
+            Opcode::Larger => $many!(|a, b| a.larger(b)),
+            Opcode::LargerOne => $one!(|a, b| a.larger(b)),
+            Opcode::LargerFrom => $many!(|a, b| b.larger(a)),
+            Opcode::LargerFromOne => $one!(|a, b| b.larger(a)),
+            Opcode::Smaller => $many!(|a, b| a.smaller(b)),
+            Opcode::SmallerOne => $one!(|a, b| a.smaller(b)),
+            Opcode::SmallerFrom => $many!(|a, b| b.smaller(a)),
+            Opcode::SmallerFromOne => $one!(|a, b| b.smaller(a)),
+        }
+    };
+}
+pub(super) use execute;
 
 #[cfg(test)]
 mod tests {

@@ -8,7 +8,7 @@
 //! on the shapes, and partial results are combined in a fixed order. Results do not depend on the
 //! number of threads.
 
-use super::elementwise::{BLOCK, Map, Traversal, with_scratch};
+use super::elementwise::{BLOCK, Map, MapOp, Traversal, with_scratch};
 use super::reduce::{PartialResults, ReduceLoops, Reduction};
 use crate::cpu::compile::TensorOperand;
 use crate::cpu::memory::Sources;
@@ -118,6 +118,24 @@ impl MapReduce {
     pub(super) fn over_rows(&self, operands: &[TensorOperand], local: &[bool]) -> MapReduce {
         let map = Map::over_rows(self.map.ops().to_vec(), operands, self.map.n(), local, None);
         MapReduce { map, ..self.clone() }
+    }
+
+    /// Returns the operations on each element before the reduction.
+    pub(super) fn ops(&self) -> &[MapOp] {
+        self.map.ops()
+    }
+
+    pub(super) fn reduction(&self) -> Reduction {
+        self.reduction
+    }
+
+    pub(super) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Returns the function that yields a result from its lanes.
+    pub(super) fn total(&self) -> fn(&PartialResults, &mut [u8]) {
+        self.loops().total
     }
 
     /// Returns the name of the reduction.

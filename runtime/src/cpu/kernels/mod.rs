@@ -23,6 +23,7 @@ pub(crate) mod pool;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod reference;
+mod row_tiles;
 pub(crate) mod rows;
 pub(crate) mod softmax;
 pub(crate) mod walk;

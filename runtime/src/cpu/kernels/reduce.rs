@@ -363,6 +363,13 @@ pub(super) struct PartialResults {
 }
 
 impl PartialResults {
+    /// Returns the partial results with the bytes of all lanes.
+    pub(super) fn of_lanes(bytes: &[u8]) -> PartialResults {
+        let mut partial = PartialResults { has_elements: true, ..PartialResults::default() };
+        bytemuck::cast_slice_mut(&mut partial.lanes)[..bytes.len()].copy_from_slice(bytes);
+        partial
+    }
+
     #[inline(always)]
     fn load<T: CpuElement>(&self, start: T) -> Lanes<T> {
         if !self.has_elements {
@@ -403,7 +410,7 @@ pub(crate) struct Reduce {
 /// Minimum number of elements for several threads.
 const PARALLEL: usize = 1 << 17;
 /// Number of interleaved partial results.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 impl Reduce {
     pub(crate) fn new(reduction: Reduction, view: &View, axes: &[usize]) -> Reduce {

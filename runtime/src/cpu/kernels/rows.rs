@@ -4,7 +4,8 @@
 //! chains, reductions and softmaxes of each row, chains that use reduced values, and reductions
 //! over the rows that yield columns. A normalization and its gradient consist of such stages. The
 //! kernel runs all stages for each block of rows, so each tensor is read from memory once, and
-//! values used only by later stages stay in scratch memory of the thread.
+//! values used only by later stages stay in scratch memory of the thread. Consecutive stages of
+//! chains and reductions go over a row together ([`TilePass`]).
 //!
 //! Rows are divided into chunks, and chunks into blocks, whose sizes depend only on the shapes. The
 //! reduction of a row does not depend on other rows. Columns are reduced within each chunk, then
@@ -15,10 +16,12 @@
 
 use super::elementwise::{BLOCK, Map, Outs, with_scratch};
 use super::map_reduce::{MapReduce, OfRows};
+use super::row_tiles::{TileMemory, TilePass};
 use super::softmax::Softmax;
 use crate::cpu::compile::{TensorOperand, View};
 use crate::cpu::memory::{MAX_WRITTEN, Sources};
 use crate::threads;
+use anabranch_dsl::DType;
 use anabranch_dsl::ops::prim;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -86,10 +89,27 @@ pub(crate) struct RowStage {
 }
 
 impl RowStage {
+    /// Returns the type of the floats that it computes, if it is a chain or a reduction.
+    pub(super) fn float_type(&self) -> Option<DType> {
+        let dtype = match &self.work {
+            RowStageKind::Map(map) => map.ops().last()?.dtype,
+            RowStageKind::Reduce(reduce) => reduce.dtype(),
+            RowStageKind::Softmax(_) => return None,
+        };
+        matches!(dtype, DType::F32 | DType::F64).then_some(dtype)
+    }
+
     /// Returns the size of the result per row in bytes.
     fn row_bytes(&self) -> usize {
         if let RowStageDest::Columns { .. } = self.to { 0 } else { self.width * self.size }
     }
+}
+
+/// Stages that are computed for a block of rows at a time.
+#[derive(Clone, Debug)]
+enum RowStep {
+    Stage(usize),
+    Tiles(TilePass),
 }
 
 /// Fused operations over the same rows; see the [module](self).
@@ -98,6 +118,8 @@ pub(crate) struct RowKernel {
     n_rows: usize,
     width: usize,
     stages: Vec<RowStage>,
+    /// How the stages are computed, in their order.
+    steps: Vec<RowStep>,
     /// Number of rows per chunk. `block` is the number per block.
     chunk: usize,
     block: usize,
@@ -127,7 +149,7 @@ impl RowKernel {
     pub(crate) fn new(n_rows: usize, width: usize, stages: Vec<RowStage>) -> RowKernel {
         assert!(stages.len() <= MAX_STAGES && n_rows > 0 && width > 0);
         let has_columns = stages.iter().any(|s| matches!(s.to, RowStageDest::Columns { .. }));
-        let mut rows = RowKernel { n_rows, width, stages, chunk: 0, block: 0, scratch: 0 };
+        let mut rows = RowKernel { n_rows, width, stages, steps: Vec::new(), chunk: 0, block: 0, scratch: 0 };
         rows.chunk = rows_of_chunk(n_rows, width, has_columns);
         let mut seen = Vec::new();
         let mut bytes: usize = rows.stages.iter().map(RowStage::row_bytes).sum();
@@ -143,7 +165,38 @@ impl RowKernel {
         for k in 0..rows.stages.len() {
             rows.prepare(k);
         }
+        rows.find_steps();
         rows
+    }
+
+    /// Determines which stages are computed together.
+    fn find_steps(&mut self) {
+        let mut k = 0;
+        while k < self.stages.len() {
+            let step = match TilePass::of(&self.stages, k, self.n_rows, self.width) {
+                Some(pass) => RowStep::Tiles(pass),
+                None => RowStep::Stage(k),
+            };
+            k = if let RowStep::Tiles(pass) = &step { pass.stages().end } else { k + 1 };
+            self.steps.push(step);
+        }
+    }
+
+    /// Returns the same kernel, whose stages are computed one by one.
+    #[cfg(test)]
+    pub(super) fn one_by_one(mut self) -> RowKernel {
+        self.steps = (0..self.stages.len()).map(RowStep::Stage).collect();
+        self
+    }
+
+    #[cfg(test)]
+    pub(super) fn passes(&self) -> impl Iterator<Item = &TilePass> {
+        self.steps.iter().filter_map(|step| if let RowStep::Tiles(pass) = step { Some(pass) } else { None })
+    }
+
+    #[cfg(test)]
+    pub(super) fn passes_mut(&mut self) -> impl Iterator<Item = &mut TilePass> {
+        self.steps.iter_mut().filter_map(|step| if let RowStep::Tiles(pass) = step { Some(pass) } else { None })
     }
 
     /// Converts the kernel of a stage to one over rows.
@@ -306,35 +359,69 @@ impl RowKernel {
                 }
             };
         }
-        for (k, stage) in self.stages.iter().enumerate() {
-            let (done, rest) = values.split_at_mut(k);
-            let (out, later) = rest.split_first_mut().expect("there is a value of each stage");
-            let bytes_of = |i: usize| -> &[u8] {
-                match stage.inputs[i] {
-                    RowStageInput::Operand(j) => sources.bytes(operands[j as usize].view().base),
-                    RowStageInput::Value(s) => &*done[s as usize],
-                    RowStageInput::Before(s) => &*later[s as usize - k - 1],
+        self.run_steps(operands, first, n, &mut values, sources);
+    }
+
+    /// Runs all stages for `n` rows. `values` are those of the stages for these rows.
+    fn run_steps(
+        &self,
+        operands: &[TensorOperand],
+        first: usize,
+        n: usize,
+        values: &mut [&mut [u8]; MAX_STAGES],
+        sources: &Sources<'_>,
+    ) {
+        let operand = |i: usize| sources.bytes(operands[i].view().base);
+        for step in &self.steps {
+            let pass = match step {
+                RowStep::Stage(k) => {
+                    self.run_stage(*k, operands, first, n, values, sources);
+                    continue;
                 }
+                RowStep::Tiles(pass) => pass,
             };
-            match &stage.work {
-                RowStageKind::Map(map) => with_scratch(|scratch| {
-                    let (base, n) = (first * stage.width, n * stage.width);
-                    let walk = map.begin(n, base, bytes_of, scratch);
-                    let mut outs: Outs<'_> = Default::default();
-                    outs[0] = out;
-                    let outcome = map.walk_blocks(&walk, base, n, &mut outs, scratch);
-                    outcome.unwrap_or_else(|_| panic!("fused operations cannot fail"));
-                }),
-                RowStageKind::Reduce(reduce) => reduce.run_rows(OfRows { bytes_of: &bytes_of, first, n, out }),
-                RowStageKind::Softmax(softmax) => {
-                    let view = &stage.views[0];
-                    let row = self.width * view.dtype.size();
-                    let start = match stage.inputs[0] {
-                        RowStageInput::Operand(_) => view.offset * view.dtype.size() + first * row,
-                        _ => 0,
-                    };
-                    softmax.run_rows(view.dtype, &bytes_of(0)[start..][..n * row], out);
-                }
+            pass.run(n, TileMemory { operand: &operand, stages: &mut values[..], first });
+        }
+    }
+
+    /// Runs a stage for `n` rows. `values` are those of all stages for these rows.
+    fn run_stage(
+        &self,
+        k: usize,
+        operands: &[TensorOperand],
+        first: usize,
+        n: usize,
+        values: &mut [&mut [u8]],
+        sources: &Sources<'_>,
+    ) {
+        let stage = &self.stages[k];
+        let (done, rest) = values.split_at_mut(k);
+        let (out, later) = rest.split_first_mut().expect("there is a value of each stage");
+        let bytes_of = |i: usize| -> &[u8] {
+            match stage.inputs[i] {
+                RowStageInput::Operand(j) => sources.bytes(operands[j as usize].view().base),
+                RowStageInput::Value(s) => &*done[s as usize],
+                RowStageInput::Before(s) => &*later[s as usize - k - 1],
+            }
+        };
+        match &stage.work {
+            RowStageKind::Map(map) => with_scratch(|scratch| {
+                let (base, n) = (first * stage.width, n * stage.width);
+                let walk = map.begin(n, base, bytes_of, scratch);
+                let mut outs: Outs<'_> = Default::default();
+                outs[0] = out;
+                let outcome = map.walk_blocks(&walk, base, n, &mut outs, scratch);
+                outcome.unwrap_or_else(|_| panic!("fused operations cannot fail"));
+            }),
+            RowStageKind::Reduce(reduce) => reduce.run_rows(OfRows { bytes_of: &bytes_of, first, n, out }),
+            RowStageKind::Softmax(softmax) => {
+                let view = &stage.views[0];
+                let row = self.width * view.dtype.size();
+                let start = match stage.inputs[0] {
+                    RowStageInput::Operand(_) => view.offset * view.dtype.size() + first * row,
+                    _ => 0,
+                };
+                softmax.run_rows(view.dtype, &bytes_of(0)[start..][..n * row], out);
             }
         }
     }
