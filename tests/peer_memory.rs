@@ -42,6 +42,28 @@ fn a_step_that_uses_more_memory_than_a_peer_allows_fails() -> Result<(), Diagnos
     assert_eq!(together.call(vec![1.0f32; 50_000])?, 200_000.0);
     expect_error(together.call(vec![1.0f32; 200_000]));
     assert_eq!(together.call(vec![1.0f32; 50_000])?, 200_000.0, "the session goes on");
+    // A value of another process counts once.
+    let arrives = session.function(|x: Tensor| {
+        let doubled = on("/cpu:0", || x * 2.0);
+        on("/peer:0/cpu:0", || doubled.sum())
+    })?;
+    for _ in 0..5 {
+        assert_eq!(arrives.call(vec![1.0f32; 150_000])?, 300_000.0);
+    }
+    // Outputs count until they are sent.
+    let outputs = |n: usize| {
+        let session = &session;
+        session.function(move |x: Tensor| {
+            let row = |k: usize| {
+                let start = on("/cpu:0", || x + k as f32);
+                on("/peer:0/cpu:0", || start.broadcast_to([n]))
+            };
+            (row(0), row(1), row(2), row(3), row(4), row(5))
+        })
+    };
+    let error = outputs(50_000)?.call(1.0f32).map(drop).expect_err("they have 1.2 MB");
+    assert_eq!(error.kind, ErrorKind::ResourceExhausted, "{error}");
+    outputs(5_000)?.call(1.0f32)?;
     Ok(())
 }
 
@@ -179,5 +201,10 @@ fn what_grows_in_a_kernel_counts_in_the_memory_of_its_step() -> Result<(), Diagn
         exhausted(side_by_side.call((x(), 2_000)).map(drop).expect_err("8 MB are saved"));
         side_by_side.call((vec![1.0f32; 100], 100))?;
     }
+    // What each iteration needs for itself counts as long as it runs.
+    let for_each = |x, n| gradients(sines(x, n), x);
+    let for_each = session
+        .function(move |xs: Tensor, n: Tensor<i32>| on("/peer:0/cpu:0", || map(xs, |x| for_each(x, n)).sum()))?;
+    for_each.call((vec![1.0f32; 40_000], 50))?;
     Ok(())
 }

@@ -120,6 +120,14 @@ impl Buffer {
         self.len() == 0
     }
 
+    /// Returns the size in memory, of strings with the blocks that they keep.
+    fn n_bytes(&self) -> usize {
+        match self {
+            Buffer::Bytes(strings) => size_of_val(&strings[..]) + Bytes::kept_bytes(strings),
+            plain => plain.len() * plain.dtype().size(),
+        }
+    }
+
     /// Creates a buffer of `n` zeros: `false` or empty strings for types without numbers.
     pub fn zeros(dtype: DType, n: usize) -> Buffer {
         match_dtype!(dtype, T => T::into_buffer(vec![T::default(); n]))
@@ -147,14 +155,13 @@ impl PooledElements {
     /// Stores elements in memory of their own. Within a budget, strings keep no large blocks of
     /// which they are small parts, so that they count as what they keep.
     fn own(mut buffer: Buffer) -> PooledElements {
-        let held = memory::hold(|| match &mut buffer {
-            Buffer::Bytes(strings) => {
-                if let Some(compact) = Bytes::compact_all(strings) {
-                    *strings = compact;
-                }
-                size_of_val(&strings[..]) + Bytes::kept_bytes(strings)
+        let held = memory::hold(|| {
+            if let Buffer::Bytes(strings) = &mut buffer
+                && let Some(compact) = Bytes::compact_all(strings)
+            {
+                *strings = compact;
             }
-            plain => plain.len() * plain.dtype().size(),
+            buffer.n_bytes()
         });
         PooledElements { buffer, home: None, held }
     }
@@ -336,17 +343,18 @@ impl HostTensor {
         Some(HostTensor::from_buffer(self.shape().to_vec(), Buffer::Bytes(strings)))
     }
 
+    /// Returns the size in memory, unless it counts in the budget of the run that made it.
+    #[doc(hidden)]
+    pub fn uncounted_bytes(&self) -> usize {
+        if self.data.held.as_ref().is_some_and(HeldBytes::is_counted) { 0 } else { self.buffer().n_bytes() }
+    }
+
     /// Counts the tensor no more in the budget of the run that made it.
     #[doc(hidden)]
     pub fn stop_counting(&self) {
         if let Some(held) = &self.data.held {
             held.release();
         }
-    }
-
-    /// Returns whether the tensor counts in the budget of the run that made it.
-    pub(crate) fn is_counted(&self) -> bool {
-        self.data.held.as_ref().is_some_and(HeldBytes::is_counted)
     }
 
     /// Returns the element type and the shape.

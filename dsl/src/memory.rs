@@ -70,13 +70,9 @@ impl ByteGauge {
 
     /// Counts bytes, unless there would be more than the limit.
     pub fn hold(self: &Arc<ByteGauge>, bytes: u64) -> Option<HeldBytes> {
-        self.add(bytes).then(|| HeldBytes { gauge: self.clone(), bytes: bytes.into() })
-    }
-
-    /// Adds bytes, unless there would be more than the limit. Returns whether they were added.
-    fn add(&self, bytes: u64) -> bool {
         let within = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= self.limit);
-        self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok()
+        self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).ok()?;
+        Some(HeldBytes { gauge: self.clone(), bytes: bytes.into() })
     }
 
     /// Returns whether bytes more would be within the limit.
@@ -91,6 +87,12 @@ impl HeldBytes {
         self.bytes.load(Ordering::Relaxed) > 0
     }
 
+    /// Counts the bytes of another value of the same budget, too, together with these.
+    pub fn join(&self, other: HeldBytes) {
+        debug_assert!(Arc::ptr_eq(&self.gauge, &other.gauge), "bytes of one budget are joined");
+        self.bytes.fetch_add(other.bytes.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// Counts the bytes no more.
     pub(crate) fn release(&self) {
         self.gauge.held.fetch_sub(self.bytes.swap(0, Ordering::Relaxed), Ordering::Relaxed);
@@ -103,52 +105,25 @@ impl Drop for HeldBytes {
     }
 }
 
-/// The memory of a run that has a budget.
-#[derive(Debug)]
-#[doc(hidden)]
-pub struct RunMemory {
-    gauge: Arc<ByteGauge>,
-    /// The bytes by which memory has [grown](grow).
-    grown: AtomicU64,
-}
-
-impl Drop for RunMemory {
-    fn drop(&mut self) {
-        self.gauge.held.fetch_sub(*self.grown.get_mut(), Ordering::Relaxed);
-    }
-}
-
 thread_local! {
-    static RUN: RefCell<Option<Arc<RunMemory>>> = const { RefCell::new(None) };
+    /// The budget of the run on this thread.
+    static BUDGET: RefCell<Option<Arc<ByteGauge>>> = const { RefCell::new(None) };
 }
 
-impl RunMemory {
-    /// Returns the memory of the run on this thread, if it has a budget.
-    pub fn of_this_thread() -> Option<Arc<RunMemory>> {
-        RUN.with_borrow(Option::clone)
-    }
-
-    /// Runs `f` as a part of a run, on any thread.
-    pub fn within<R>(run: Option<Arc<RunMemory>>, f: impl FnOnce() -> R) -> R {
-        struct Restore(Option<Arc<RunMemory>>);
-        impl Drop for Restore {
-            fn drop(&mut self) {
-                RUN.set(self.0.take());
-            }
-        }
-        let _restore = Restore(RUN.replace(run));
-        f()
-    }
+/// Returns the budget of the run on this thread, if it has one.
+#[doc(hidden)]
+pub fn budget() -> Option<Arc<ByteGauge>> {
+    BUDGET.with_borrow(Option::clone)
 }
 
-/// Runs `f`, whose tensors count in a budget.
+/// Runs `f`, whose tensors count in a budget, or in none.
 ///
 /// ```
 /// use anabranch::dsl::memory::{self, ByteGauge};
 /// use anabranch::{DType, HostTensor};
 ///
 /// let budget = ByteGauge::new(1 << 20);
-/// let tensor = memory::within(&budget, || {
+/// let tensor = memory::within(Some(budget.clone()), || {
 ///     assert!(memory::check(1 << 20).is_ok());
 ///     let tensor = HostTensor::zeros(DType::F32, [1 << 16]);
 ///     assert!(memory::check(1 << 20).is_err());
@@ -160,9 +135,15 @@ impl RunMemory {
 /// assert!(memory::check(1 << 21).is_ok());
 /// ```
 #[doc(hidden)]
-pub fn within<R>(budget: &Arc<ByteGauge>, f: impl FnOnce() -> R) -> R {
-    let run = RunMemory { gauge: budget.clone(), grown: AtomicU64::new(0) };
-    RunMemory::within(Some(Arc::new(run)), f)
+pub fn within<R>(budget: Option<Arc<ByteGauge>>, f: impl FnOnce() -> R) -> R {
+    struct Restore(Option<Arc<ByteGauge>>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            BUDGET.set(self.0.take());
+        }
+    }
+    let _restore = Restore(BUDGET.replace(budget));
+    f()
 }
 
 /// Checks that the system and the budget of the run have memory for this many bytes.
@@ -181,10 +162,10 @@ pub fn check(bytes: u128) -> Result<(), OutOfMemory> {
 
 /// Checks that the budget of the run, if there is one, has room for bytes.
 pub(crate) fn check_budget(bytes: impl FnOnce() -> u128) -> Result<(), OutOfMemory> {
-    RUN.with_borrow(|run| {
-        let Some(run) = run else { return Ok(()) };
+    BUDGET.with_borrow(|budget| {
+        let Some(budget) = budget else { return Ok(()) };
         let bytes = bytes();
-        if run.gauge.has_room(bytes) { Ok(()) } else { Err(OutOfMemory { bytes }) }
+        if budget.has_room(bytes) { Ok(()) } else { Err(OutOfMemory { bytes }) }
     })
 }
 
@@ -199,26 +180,22 @@ pub fn check_system(bytes: u128) -> Result<(), OutOfMemory> {
     }
 }
 
-/// Counts bytes in the budget of the run until it ends, for memory that it keeps until then.
+/// Counts bytes in the budget of the run, if there is one, before they are taken.
 ///
 /// # Errors
 /// Fails if there would be more than the budget allows.
 #[doc(hidden)]
-pub fn grow(bytes: usize) -> Result<(), OutOfMemory> {
-    RUN.with_borrow(|run| {
-        let Some(run) = run else { return Ok(()) };
-        if !run.gauge.add(bytes as u64) {
-            return Err(OutOfMemory { bytes: bytes as u128 });
-        }
-        run.grown.fetch_add(bytes as u64, Ordering::Relaxed);
-        Ok(())
+pub fn try_hold(bytes: usize) -> Result<Option<HeldBytes>, OutOfMemory> {
+    BUDGET.with_borrow(|budget| {
+        let Some(budget) = budget else { return Ok(None) };
+        budget.hold(bytes as u64).map(Some).ok_or(OutOfMemory { bytes: bytes as u128 })
     })
 }
 
 /// Counts bytes that exist by now in the budget of the run, if there is one.
 pub(crate) fn hold(bytes: impl FnOnce() -> usize) -> Option<HeldBytes> {
-    RUN.with_borrow(|run| {
-        let gauge = run.as_ref()?.gauge.clone();
+    BUDGET.with_borrow(|budget| {
+        let gauge = budget.clone()?;
         let bytes = bytes() as u64;
         gauge.held.fetch_add(bytes, Ordering::Relaxed);
         Some(HeldBytes { gauge, bytes: bytes.into() })
@@ -231,25 +208,24 @@ mod tests {
     use crate::{Bytes, HostTensor};
 
     #[test]
-    fn memory_that_has_grown_counts_until_the_end_of_the_run() {
+    fn bytes_count_as_long_as_they_are_held_in_the_budget_of_their_run() {
         let budget = ByteGauge::new(100);
-        within(&budget, || {
-            assert_eq!(grow(60), Ok(()));
-            let run = RunMemory::of_this_thread();
-            RunMemory::within(None, || {
-                assert_eq!(grow(1 << 40), Ok(()), "it is no part of the run");
-                assert_eq!(RunMemory::within(run, || (grow(41), grow(40))), (Err(OutOfMemory { bytes: 41 }), Ok(())));
-            });
-            assert_eq!(check(1), Err(OutOfMemory { bytes: 1 }));
-            assert_eq!(check(0), Ok(()));
+        within(Some(budget.clone()), || {
+            let held = try_hold(50).expect("there is room").expect("there is a budget");
+            held.join(try_hold(10).expect("there is room").expect("there is a budget"));
+            assert_eq!((budget.held(), try_hold(41).map(drop)), (60, Err(OutOfMemory { bytes: 41 })));
+            within(None, || assert!(matches!(try_hold(1 << 40), Ok(None)), "it is no part of the run"));
+            assert_eq!((check(41), check(40)), (Err(OutOfMemory { bytes: 41 }), Ok(())));
+            drop(held);
+            assert_eq!(budget.held(), 0);
         });
-        assert_eq!((budget.held(), grow(1 << 40)), (0, Ok(())));
+        assert!(matches!(try_hold(1 << 40), Ok(None)));
     }
 
     #[test]
     fn tensors_count_until_their_last_handle_is_dropped_or_they_are_released() {
         let budget = ByteGauge::new(100);
-        let (a, b) = within(&budget, || {
+        let (a, b) = within(Some(budget.clone()), || {
             let a = HostTensor::new([20], vec![0.0f32; 20]);
             let mut b = a.clone();
             assert_eq!(budget.held(), 80, "handles share the elements");
@@ -268,9 +244,9 @@ mod tests {
     fn strings_count_with_all_that_they_keep() {
         let budget = ByteGauge::new(1 << 20);
         let whole = Bytes::from(vec![b'x'; 100_000]);
-        let part = within(&budget, || HostTensor::scalar(whole.slice(..10)));
+        let part = within(Some(budget.clone()), || HostTensor::scalar(whole.slice(..10)));
         assert!(budget.held() < 100, "it has a block of its own: {}", budget.held());
-        let all = within(&budget, || HostTensor::scalar(whole.clone()));
+        let all = within(Some(budget.clone()), || HostTensor::scalar(whole.clone()));
         assert!((100_000..101_000).contains(&budget.held()));
         assert_eq!((&part.data::<Bytes>()[0][..], &all.data::<Bytes>()[0]), (&whole[..10], &whole));
     }

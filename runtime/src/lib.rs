@@ -22,6 +22,7 @@ mod disjoint_sets;
 mod flow;
 #[cfg(feature = "gpu")]
 mod gpu;
+mod guests;
 mod id;
 #[cfg(feature = "peers")]
 mod peer;

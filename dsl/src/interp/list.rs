@@ -5,11 +5,12 @@
 //!
 //! Invariant: a written element has the element type of the list and a shape that its type allows.
 
-use super::stored::{ELEMENT_BYTES, StoredTensor};
+use super::stored::StoredTensor;
 use crate::ir::ListOp;
 use crate::memory::{self, HeldBytes, OutOfMemory, SMALLER};
 use crate::ops::{EvalCx, prim};
 use crate::{Buffer, DType, Diagnostic, Dim, ErrorKind, HostTensor, Loc, Result, TensorType, match_buffer};
+use std::sync::Arc;
 
 /// A list of tensors.
 #[derive(Debug)]
@@ -17,11 +18,16 @@ pub struct HostList {
     element: TensorType,
     /// The elements, `None` for those that are not written. If the element type has a known shape,
     /// these are zeros.
-    items: Vec<Option<StoredTensor>>,
-    /// The bytes of unwritten elements that count in the budget of the run.
-    #[expect(dead_code, reason = "the bytes count until it is dropped")]
+    items: Items,
+    /// The bytes of `items` that count in the budget of the run.
     held: Option<HeldBytes>,
 }
+
+/// The elements of lists that are copies share their tensors.
+type Items = Vec<Option<Arc<StoredTensor>>>;
+
+/// The bytes as which an element of [`Items`] counts.
+const ITEM_BYTES: usize = size_of::<Option<Arc<StoredTensor>>>();
 
 impl Clone for HostList {
     fn clone(&self) -> HostList {
@@ -140,6 +146,11 @@ pub fn check_parts(op: &ListOp, parts: &[i32], extent: usize, expected: &Dim, lo
     if sum == extent as i64 { Ok(()) } else { Err(wrong_parts(op, sum, extent, loc)) }
 }
 
+/// Returns a tensor as it is stored.
+fn stored(item: HostTensor) -> Arc<StoredTensor> {
+    Arc::new(StoredTensor::new(item))
+}
+
 /// Returns `n` rows of a tensor from `start`, as a tensor of the given shape.
 fn rows(tensor: &HostTensor, start: usize, n: usize, shape: Vec<usize>) -> HostTensor {
     let stride: usize = tensor.shape()[1..].iter().product();
@@ -189,11 +200,11 @@ fn sum(op: &ListOp, a: &HostTensor, b: &HostTensor, loc: Loc) -> Result<HostTens
 
 /// Returns a vector with capacity for `n` elements. Fails if the elements would not fit into memory
 /// once written.
-fn with_capacity(op: &ListOp, n: usize, element: &TensorType, loc: Loc) -> Result<Vec<Option<StoredTensor>>> {
+fn with_capacity(op: &ListOp, n: usize, element: &TensorType, loc: Loc) -> Result<Items> {
     let mut items = Vec::new();
-    let bytes = n as u128 * size_of::<Option<StoredTensor>>() as u128;
+    let bytes = n as u128 * ITEM_BYTES as u128;
     let room = memory::check(n as u128 * element.n_bytes().unwrap_or(0))
-        .and_then(|()| memory::check_budget(|| n as u128 * ELEMENT_BYTES as u128))
+        .and_then(|()| memory::check_budget(|| bytes))
         .and_then(|()| items.try_reserve_exact(n).map_err(|_| OutOfMemory { bytes }));
     room.map_err(|missing| too_many(op, n, element, missing, loc))?;
     Ok(items)
@@ -207,17 +218,22 @@ impl HostList {
 
     /// Creates a list of elements.
     pub fn from_items(element: TensorType, items: Vec<Option<HostTensor>>) -> HostList {
-        HostList::of(element, items.into_iter().map(|item| item.map(StoredTensor::new)).collect())
+        HostList::of(element, items.into_iter().map(|item| item.map(stored)).collect())
     }
 
-    fn of(element: TensorType, items: Vec<Option<StoredTensor>>) -> HostList {
-        let held = memory::hold(|| items.iter().filter(|item| item.is_none()).count() * ELEMENT_BYTES);
+    fn of(element: TensorType, items: Items) -> HostList {
+        let held = memory::hold(|| items.len() * ITEM_BYTES);
         HostList { element, items, held }
     }
 
     /// Returns the elements, `None` for those that are not written.
     pub fn items(&self) -> impl ExactSizeIterator<Item = Option<&HostTensor>> {
-        self.items.iter().map(|item| item.as_ref().map(StoredTensor::tensor))
+        (0..self.len()).map(|i| self.written(i))
+    }
+
+    /// Returns an element, if it is written.
+    fn written(&self, i: usize) -> Option<&HostTensor> {
+        self.items[i].as_ref().map(|item| item.tensor())
     }
 
     /// Returns the number of elements.
@@ -243,7 +259,6 @@ impl HostList {
     /// Returns the list that an operation makes from tensors. Supports all but
     /// [`ListOp::ZerosLike`].
     pub fn make(op: &ListOp, element: TensorType, operands: &[HostTensor], loc: Loc) -> Result<HostList> {
-        let stored = |item| Some(StoredTensor::new(item));
         let items = match op {
             ListOp::New(_) => {
                 let n = operands[0].data::<i32>()[0];
@@ -257,7 +272,7 @@ impl HostList {
                 check_memory(op, &x.ty(), loc)?;
                 let n = x.shape()[0];
                 let mut items = with_capacity(op, n, &element, loc)?;
-                items.extend((0..n).map(|i| stored(rows(x, i, 1, x.shape()[1..].to_vec()))));
+                items.extend((0..n).map(|i| Some(stored(rows(x, i, 1, x.shape()[1..].to_vec())))));
                 items
             }
             ListOp::Restore => {
@@ -265,9 +280,8 @@ impl HostList {
                 if x.shape()[0] != written.len() {
                     return Err(lengths_differ(op, x.shape()[0], written.len(), loc));
                 }
-                let row = |(i, &is_there): (usize, &bool)| {
-                    is_there.then(|| rows(x, i, 1, x.shape()[1..].to_vec())).and_then(stored)
-                };
+                let row =
+                    |(i, &is_there): (usize, &bool)| is_there.then(|| stored(rows(x, i, 1, x.shape()[1..].to_vec())));
                 check_memory(op, &x.ty(), loc)?;
                 let mut items = with_capacity(op, written.len(), &element, loc)?;
                 items.extend(written.iter().enumerate().map(row));
@@ -280,7 +294,7 @@ impl HostList {
                 let part = |&n: &i32| {
                     let n = n as usize;
                     start += n;
-                    stored(rows(x, start - n, n, [&[n], &x.shape()[1..]].concat()))
+                    Some(stored(rows(x, start - n, n, [&[n], &x.shape()[1..]].concat())))
                 };
                 check_memory(op, &x.ty(), loc)?;
                 let mut items = with_capacity(op, parts.len(), &element, loc)?;
@@ -299,7 +313,7 @@ impl HostList {
         for item in self.items() {
             let item = item.filter(|_| self.element.shape.known().is_none());
             let zeros = item.map(|item| joined(op, item.dtype(), &[], item.shape().to_vec(), loc));
-            items.push(zeros.transpose()?.map(StoredTensor::new));
+            items.push(zeros.transpose()?.map(stored));
         }
         Ok(HostList::of(self.element.clone(), items))
     }
@@ -364,7 +378,9 @@ impl HostList {
         match op {
             ListOp::Push => {
                 self.fits(op, &operands[0], self.len(), loc)?;
-                self.items.push(Some(self.stored(op, operands[0].clone(), loc)?));
+                let item = self.stored(op, operands[0].clone(), loc)?;
+                self.items.push(Some(item));
+                self.held = memory::hold(|| self.items.len() * ITEM_BYTES);
             }
             ListOp::Pop => {
                 let last = self.len().checked_sub(1).ok_or_else(|| empty(op, loc))?;
@@ -404,7 +420,7 @@ impl HostList {
     }
 
     fn add_to(&mut self, op: &ListOp, i: usize, value: &HostTensor, loc: Loc) -> Result<()> {
-        let all = match self.items[i].as_ref().map(StoredTensor::tensor) {
+        let all = match self.written(i) {
             Some(old) if old.shape() == value.shape() => sum(op, old, value, loc)?,
             Some(old) => return Err(wrong_shape(op, &value.ty(), &old.ty(), i, loc)),
             None => value.clone(),
@@ -414,10 +430,10 @@ impl HostList {
     }
 
     /// Returns a tensor as an element, if the budget of the run has room for it.
-    fn stored(&self, op: &ListOp, item: HostTensor, loc: Loc) -> Result<StoredTensor> {
+    fn stored(&self, op: &ListOp, item: HostTensor, loc: Loc) -> Result<Arc<StoredTensor>> {
         let room = StoredTensor::check_room(&item);
         room.map_err(|missing| too_many(op, self.len() + 1, &self.element, missing, loc))?;
-        Ok(StoredTensor::new(item))
+        Ok(stored(item))
     }
 
     fn write(&mut self, op: &ListOp, index: i32, value: HostTensor, loc: Loc) -> Result<()> {
@@ -466,7 +482,7 @@ impl HostList {
         known: Option<&'a [usize]>,
         loc: Loc,
     ) -> Result<ListElement<'a>> {
-        match (self.items[i].as_ref().map(StoredTensor::tensor), known) {
+        match (self.written(i), known) {
             (Some(item), _) => Ok(ListElement { shape: item.shape(), tensor: Some(item) }),
             (None, Some(shape)) => Ok(ListElement { shape, tensor: None }),
             (None, None) => {

@@ -11,7 +11,7 @@ pub const ELEMENT_BYTES: usize = 128;
 /// A tensor in a stack or list. Its strings do not keep large blocks of memory of which they are
 /// small parts.
 ///
-/// It counts with its elements, unless they count themselves, as those of other runs do not.
+/// It counts with its elements, unless they count themselves.
 #[derive(Debug)]
 pub(super) struct StoredTensor {
     tensor: HostTensor,
@@ -22,12 +22,12 @@ pub(super) struct StoredTensor {
 impl StoredTensor {
     pub(super) fn new(tensor: HostTensor) -> StoredTensor {
         let tensor = tensor.compacted().unwrap_or(tensor);
-        StoredTensor { held: memory::hold(|| bytes_to_count(&tensor)), tensor }
+        StoredTensor { held: memory::hold(|| bytes_of(&tensor)), tensor }
     }
 
     /// Checks that the budget of the run has room to store a tensor.
     pub(super) fn check_room(tensor: &HostTensor) -> Result<(), OutOfMemory> {
-        memory::check_budget(|| bytes_to_count(tensor) as u128)
+        memory::check_budget(|| bytes_of(tensor) as u128)
     }
 
     pub(super) fn tensor(&self) -> &HostTensor {
@@ -35,13 +35,7 @@ impl StoredTensor {
     }
 }
 
-impl Clone for StoredTensor {
-    fn clone(&self) -> StoredTensor {
-        StoredTensor::new(self.tensor.clone())
-    }
-}
-
 /// Returns the bytes as which a stored tensor counts.
-fn bytes_to_count(tensor: &HostTensor) -> usize {
-    ELEMENT_BYTES + if tensor.is_counted() { 0 } else { tensor.n_bytes() as usize }
+fn bytes_of(tensor: &HostTensor) -> usize {
+    ELEMENT_BYTES + tensor.uncounted_bytes()
 }

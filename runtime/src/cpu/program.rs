@@ -2,15 +2,15 @@
 
 use crate::cpu::compile::{self, Context, Plan, PlanProfile, PlanTimes, StackOrList};
 use crate::cpu::lanes::{self, CodeVectors, MAX_LANES};
-use crate::cpu::memory::guests::KeptMemory;
 use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::results::ResultPool;
 use crate::cpu::memory::stack::StackStorage;
 use crate::cpu::memory::{Variables, Vars};
 use crate::cpu::native::{Native, NativeLimits};
+use crate::guests::KeptMemory;
 use anabranch_dsl::interp::{self, RunContext, RuntimeValue};
 use anabranch_dsl::ir::dependence;
-use anabranch_dsl::memory::{self, OutOfMemory};
+use anabranch_dsl::memory::{self, HeldBytes, OutOfMemory};
 use anabranch_dsl::{DType, Diagnostic, Dim, ErrorKind, Graph, HostTensor, Result, TensorType, Type, autodiff, passes};
 use smallvec::SmallVec;
 use std::any::Any;
@@ -131,11 +131,14 @@ pub(crate) enum Contents {
 
 impl Contents {
     /// Converts to the representation of the interpreter.
-    pub(crate) fn into_value(self) -> RuntimeValue {
-        match self {
+    ///
+    /// # Errors
+    /// Fails if there is no memory for it.
+    pub(crate) fn into_value(self) -> Result<RuntimeValue, OutOfMemory> {
+        Ok(match self {
             Contents::Value(datum) => datum,
-            Contents::List(list) => RuntimeValue::List(Arc::new(list.to_host())),
-        }
+            Contents::List(list) => RuntimeValue::List(Arc::new(list.to_host()?)),
+        })
     }
 
     /// Converts to the representation of plans: a list of this element type. Copies only shared
@@ -323,7 +326,9 @@ impl Program {
         run_context: RunContext<'_>,
     ) -> Result<()> {
         let Some(plan) = &self.plan else {
-            let inputs: Vec<RuntimeValue> = values.drain(..).map(|value| open(value).into_value()).collect();
+            let inputs = values.drain(..).map(|value| open(value).into_value());
+            let inputs: Result<Vec<RuntimeValue>, OutOfMemory> = inputs.collect();
+            let inputs = inputs.map_err(|missing| compile::no_memory_for_list(&self.graph.name, missing))?;
             let outputs = interp::run_data(&self.graph, &inputs, &mut vec![], self.interpreter_options(), run_context)?;
             let types = self.graph.outputs().iter().map(|&v| self.graph.ty(v));
             values.extend(outputs.into_iter().zip(types).map(|(datum, ty)| close(Contents::Value(datum), ty)));
@@ -341,7 +346,7 @@ impl Program {
                 }
                 list => {
                     let list = list.into_list(self.graph.ty(v).element());
-                    let list = list.map_err(|missing| plan.no_memory_for_list(missing))?;
+                    let list = list.map_err(|missing| compile::no_memory_for_list(&self.graph.name, missing))?;
                     (HostTensor::scalar(false), Some(StackOrList::List(list)))
                 }
             };
@@ -376,9 +381,9 @@ impl Program {
     }
 
     /// Counts the bytes of the memory and the outputs of the plan in the budget of the run.
-    pub(crate) fn hold_working_bytes(&self) -> Result<()> {
-        let Some(plan) = &self.plan else { return Ok(()) };
-        memory::grow(plan.working_bytes()).map_err(|_| plan.too_large())
+    pub(crate) fn hold_working_bytes(&self) -> Result<Option<HeldBytes>> {
+        let Some(plan) = &self.plan else { return Ok(None) };
+        memory::try_hold(plan.working_bytes()).map_err(|_| plan.too_large())
     }
 
     /// Returns whether the interpreter runs the graph.
@@ -723,7 +728,7 @@ mod tests {
             let part = program.run_part(
                 &mut values,
                 Contents::Value,
-                |contents, _| contents.into_value(),
+                |contents, _| contents.into_value().expect("there is memory"),
                 RunContext::default(),
             );
             part.unwrap_or_else(|e| panic!("{e}"));

@@ -12,6 +12,8 @@
 //! This module must not know any kind of memory.
 
 use super::DeviceId;
+#[cfg(feature = "peers")]
+use anabranch_dsl::HostTensor;
 use anabranch_dsl::Type;
 use anabranch_dsl::memory::HeldBytes;
 use std::any::Any;
@@ -34,8 +36,8 @@ pub(crate) trait DeviceMemory: Any + Debug + Send + Sync {
     /// Returns the length in bytes.
     fn n_bytes(&self) -> u64;
 
-    /// Returns the bytes that a step holds in its budget as long as it uses the value. From now on,
-    /// its memory counts in no other way for this.
+    /// Returns the bytes that a step holds in its budget as long as it uses the value: those that
+    /// do not count themselves.
     fn bytes_to_hold(&self) -> u64 {
         self.n_bytes()
     }
@@ -64,6 +66,19 @@ impl DeviceBuffer {
     /// Holds bytes of a budget, as long as the value is in use. `None` holds none any more.
     pub(crate) fn hold(&mut self, held: Option<HeldBytes>) {
         self.held = held.map(Arc::new);
+    }
+
+    /// Counts the value no more in the budget of the run that made it.
+    #[cfg(feature = "peers")]
+    pub(crate) fn stop_counting(&self) {
+        if let Some(tensor) = (&*self.memory as &dyn Any).downcast_ref::<HostTensor>() {
+            tensor.stop_counting();
+        }
+    }
+
+    /// Returns what the value holds of a budget.
+    pub(crate) fn held(&self) -> Option<Arc<HeldBytes>> {
+        self.held.clone()
     }
 
     /// Returns the space that stores the value.

@@ -203,8 +203,8 @@ impl Step {
 
     /// Runs a kernel, whose memory counts in the budget of the step, if there is one.
     pub(crate) fn within_budget<R>(&self, run: impl FnOnce() -> Result<R>) -> Result<R> {
-        let Some(budget) = &self.host.budget else { return run() };
-        memory::within(budget, || {
+        let Some(budget) = &self.host.budget else { return memory::within(None, run) };
+        memory::within(Some(budget.clone()), || {
             run().map_err(|error| match error.kind {
                 ErrorKind::ResourceExhausted => error.at(Loc::UNKNOWN, usage(budget)).help(USE_LESS),
                 _ => error,
@@ -231,6 +231,7 @@ impl Step {
     /// Fails if the budget would be exceeded.
     pub(crate) fn hold_value(&self, value: &mut DeviceBuffer) -> Result<()> {
         if self.host.budget.is_some() {
+            value.hold(None);
             value.hold(self.hold(|| value.bytes_to_hold())?);
         }
         Ok(())
@@ -243,7 +244,8 @@ impl Step {
     /// Fails if the budget would be exceeded.
     pub(crate) fn hold_arrival(&self, value: &mut DeviceBuffer) -> Result<()> {
         if let Some(budget) = &self.host.budget {
-            value.hold(Some(hold_in(budget, value.n_bytes() + ARRIVAL_BYTES)?));
+            value.hold(None);
+            value.hold(Some(hold_in(budget, value.bytes_to_hold() + ARRIVAL_BYTES)?));
         }
         Ok(())
     }

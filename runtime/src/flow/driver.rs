@@ -18,6 +18,7 @@ use super::{KernelId, OutputSource, Partition, SubgraphId};
 #[cfg(feature = "peers")]
 use crate::device::DeviceId;
 use crate::device::{CompileOptions, Device, DeviceBuffer, HostSide, LoadedKernel, Step, StopCheck};
+use crate::guests::KeptMemory;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{StopFlag, stopped};
 use anabranch_dsl::ir::{Node, Op, RegionData, VarId};
@@ -36,9 +37,14 @@ pub(crate) struct Driver {
     pub(super) devices: Vec<Arc<dyn Device>>,
     /// The name of each of these devices for messages, if they mention it.
     pub(super) names: Vec<Option<DeviceName>>,
-    /// Idle executors of finished steps.
-    free: Mutex<Vec<Vec<Option<Executor<DeviceBuffer>>>>>,
+    /// Idle executors of finished steps, and the bytes of their states.
+    free: Mutex<Vec<(Executors, u64)>>,
+    /// The memory of these states.
+    kept: KeptMemory,
 }
+
+/// An executor for each subgraph of this process.
+type Executors = Vec<Option<Executor<DeviceBuffer>>>;
 
 /// Begins a step with these inputs in the other processes. Their messages go to the mailbox.
 pub(crate) type Begin<'a> = &'a dyn Fn(&StepInputs, &Arc<Mailbox>) -> Result<Box<dyn Others>>;
@@ -57,6 +63,13 @@ pub(crate) struct StepResults {
 
 /// Maximum number of idle executor sets kept for reuse.
 const MAX_FREE: usize = 16;
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let free = self.free.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.kept.release(free.iter().map(|(_, bytes)| bytes).sum());
+    }
+}
 
 impl Driver {
     /// Compiles the kernels of a partition for those of its devices that are in this process.
@@ -92,7 +105,8 @@ impl Driver {
         });
         let kernels = kernels.collect::<Result<_>>()?;
         let names = devices.iter().map(|device| device.name()).collect();
-        Ok(Driver { kernels, devices, names, processes, graph, partition, free: Mutex::default() })
+        let kept = KeptMemory::new(options.is_of_guest);
+        Ok(Driver { kernels, devices, names, processes, graph, partition, free: Mutex::default(), kept })
     }
 
     /// Returns the variables that the subgraphs of this process read.
@@ -127,9 +141,9 @@ impl Driver {
     /// Sets the names of the devices that messages mention. A participant calls its devices by the
     /// names that they have for the caller.
     #[cfg(feature = "peers")]
-    pub(crate) fn with_names(self, name: impl Fn(DeviceId) -> DeviceName) -> Driver {
-        let names = self.partition.parts.iter().map(|part| Some(name(part.device))).collect();
-        Driver { names, ..self }
+    pub(crate) fn with_names(mut self, name: impl Fn(DeviceId) -> DeviceName) -> Driver {
+        self.names = self.partition.parts.iter().map(|part| Some(name(part.device))).collect();
+        self
     }
 
     /// Adds the name of the device of a subgraph to an error.
@@ -245,6 +259,10 @@ impl Driver {
             }
         };
         let kept = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let kept = kept.map(|(executors, bytes)| {
+            self.kept.release(bytes);
+            executors
+        });
         let mut executors = kept.unwrap_or_else(|| {
             let parts = self.partition.parts.iter();
             parts.map(|part| self.processes.is_here(part.device).then(|| Executor::new(part.clone()))).collect()
@@ -255,10 +273,11 @@ impl Driver {
     }
 
     /// Keeps the executors of a step that has ended.
-    pub(super) fn free(&self, executors: Vec<Option<Executor<DeviceBuffer>>>) {
+    pub(super) fn free(&self, executors: Executors) {
+        let bytes = executors.iter().flatten().map(Executor::state_bytes).sum();
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if free.len() < MAX_FREE {
-            free.push(executors);
+        if free.len() < MAX_FREE && self.kept.keep(bytes) {
+            free.push((executors, bytes));
         }
     }
 

@@ -32,13 +32,21 @@ pub(super) struct OtherSide {
     pub(super) awaited: Vec<ProcessId>,
 }
 
+/// What a running kernel holds of the budget: for its memory, and for its inputs.
+#[derive(Debug)]
+#[expect(dead_code, reason = "the bytes count until it is dropped")]
+pub(super) struct KernelMemory {
+    working: Option<HeldBytes>,
+    inputs: Vec<Arc<HeldBytes>>,
+}
+
 /// A pending operation and its purpose.
 #[derive(Debug)]
 pub(super) enum PendingOp {
     /// A copy of a step input to the device of a subgraph.
     Load { part: SubgraphId, task: TaskId },
     /// A kernel running on a device.
-    Run { part: SubgraphId, task: TaskId, kernel: KernelId, working: Option<HeldBytes> },
+    Run { part: SubgraphId, task: TaskId, kernel: KernelId, memory: KernelMemory },
     /// A copy of a predicate to the host, for all who decide by it.
     Decide { part: SubgraphId, predicate: DeviceBuffer, uses: Vec<DecisionUse> },
     /// A transfer of a value to another subgraph.
@@ -146,6 +154,8 @@ pub(crate) struct StepRun {
     inputs: StepInputs,
     /// The bytes that inputs which have arrived and states of iterations hold of the budget.
     held: Vec<HeldBytes>,
+    /// Those of the outputs.
+    held_by_outputs: Vec<Arc<HeldBytes>>,
     /// The bytes of the states of iterations that are counted.
     state_bytes: u64,
     /// The loads of inputs that have not arrived.
@@ -239,6 +249,7 @@ impl StepRun {
             driver,
             inputs,
             held: Vec::new(),
+            held_by_outputs: Vec::new(),
             state_bytes: 0,
             loads: Vec::new(),
             step,
@@ -581,8 +592,10 @@ impl StepRun {
                 self.step.begun(self.last);
                 let loaded = &driver.kernels[part.index()][kernel.index()];
                 let working = self.step.hold(|| loaded.working_bytes());
-                match working.and_then(|working| Ok((working, loaded.enqueue(inputs, &self.step, ticket)?))) {
-                    Ok((working, progress)) => (PendingOp::Run { part, task, kernel, working }, progress),
+                let of_inputs = inputs.iter().filter_map(DeviceBuffer::held).collect();
+                let memory = working.map(|working| KernelMemory { working, inputs: of_inputs });
+                match memory.and_then(|memory| Ok((memory, loaded.enqueue(inputs, &self.step, ticket)?))) {
+                    Ok((memory, progress)) => (PendingOp::Run { part, task, kernel, memory }, progress),
                     Err(error) => return self.failed(part, task, kernel, error),
                 }
             }
@@ -834,16 +847,20 @@ impl StepRun {
                 self.send_away(from, to, DeviceMessage::Value { edge, tag, value: value().into_host() })?;
             }
             PendingOp::Tell { from, to, message } => self.executor(to).on_message(from, message),
-            PendingOp::Give { output, .. } => self.outputs[output as usize] = Some(value().into_host()),
+            PendingOp::Give { output, .. } => {
+                let value = value();
+                self.held_by_outputs.extend(value.held());
+                self.outputs[output as usize] = Some(value.into_host());
+            }
             PendingOp::Load { part, task } => {
                 let value = value();
                 self.executor(part).loaded(task, value);
             }
             PendingOp::Fence { .. } => return Ok(()),
             PendingOp::SendToHost { .. } => panic!("the second leg has begun"),
-            PendingOp::Run { part, task, kernel, working } => {
+            PendingOp::Run { part, task, kernel, memory } => {
                 // From here on, the results count one by one.
-                drop(working);
+                drop(memory);
                 if let Err(error) = values.iter_mut().try_for_each(|value| self.step.hold_value(value)) {
                     return self.failed(part, task, kernel, error);
                 }

@@ -307,6 +307,7 @@ fn end(
     for (var, mut buffer) in results.assigned {
         // It counts as a variable.
         buffer.hold(None);
+        buffer.stop_counting();
         let var = var.index() as u32;
         let Some((_, Some(device))) = program.vars.get(var as usize) else {
             let error = Diagnostic::new("a step assigned a variable that is not at this peer");

@@ -16,7 +16,7 @@
 use super::cores::{self, ThreadOnCores};
 use super::limit::{AtWork, ThreadLimit, n_threads};
 use super::stop::KernelStop;
-use anabranch_dsl::memory::RunMemory;
+use anabranch_dsl::memory::{self, ByteGauge};
 use std::any::Any;
 use std::hint::spin_loop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -56,7 +56,7 @@ pub(super) fn run(n: usize, part: &(dyn Fn(usize) + Sync)) {
         n_helpers: AtomicUsize::new(0),
         limit: at_work.limit().clone(),
         stop: KernelStop::of_this_thread(),
-        memory: RunMemory::of_this_thread(),
+        budget: memory::budget(),
         panic: Mutex::new(None),
     };
     HELPERS.open(&job);
@@ -79,7 +79,7 @@ struct Job<'a> {
     n_helpers: AtomicUsize,
     limit: Option<Arc<ThreadLimit>>,
     stop: KernelStop,
-    memory: Option<Arc<RunMemory>>,
+    budget: Option<Arc<ByteGauge>>,
     /// The first panic of a part.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -281,7 +281,7 @@ impl Helpers {
         // whose borrow the caller runs.
         unsafe {
             let job = &*job.0;
-            job.stop.within(|| RunMemory::within(job.memory.clone(), || job.compute(ClaimEnd::Last)));
+            job.stop.within(|| memory::within(job.budget.clone(), || job.compute(ClaimEnd::Last)));
         }
         drop(at_work);
         let list = self.list();

@@ -193,9 +193,11 @@ mod tests {
         testing::meet();
         for n in 0..100 {
             let budget = ByteGauge::new(n as u64);
-            memory::within(&budget, || {
-                indices(n, &|_| memory::grow(1).expect("the budget allows it"));
-                assert_eq!(memory::grow(1), Err(OutOfMemory { bytes: 1 }));
+            memory::within(Some(budget.clone()), || {
+                let held: Vec<_> = (0..n).map(|_| Mutex::new(None)).collect();
+                let hold = || memory::try_hold(1).expect("the budget allows it");
+                indices(n, &|i| *held[i].lock().expect("no part panics") = hold());
+                assert_eq!(memory::try_hold(1).map(drop), Err(OutOfMemory { bytes: 1 }));
             });
             assert_eq!(budget.held(), 0);
         }

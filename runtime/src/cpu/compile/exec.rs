@@ -273,7 +273,7 @@ impl Plan {
                     ) {
                         (StackOrList::Stack(given), _) => cx.stacks[i].set(given),
                         (StackOrList::List(given), Some(list)) => {
-                            list.set(given).map_err(|missing| self.no_memory_for_list(missing))?
+                            list.set(given).map_err(|missing| no_memory_for_list(&self.name, missing))?
                         }
                         (StackOrList::List(_), None) => panic!("{stack:?} is not a list"),
                     }
@@ -284,13 +284,15 @@ impl Plan {
                         Some(empty) => StackOrList::List(cx.lists[i].replace(empty).expect("the output is a list")),
                         None => {
                             cx.stacks[i].join_segments().map_err(|e| self.no_memory(e, Loc::UNKNOWN))?;
-                            StackOrList::Stack(cx.stacks[i].to_host(ty.element()))
+                            let stack = cx.stacks[i].to_host(ty.element());
+                            StackOrList::Stack(stack.map_err(|e| self.no_memory(e, Loc::UNKNOWN))?)
                         }
                     };
                     cx.stack_outputs[*output as usize] = Some(given);
                 }
                 Instr::StackMove { dst, src, take } if matches!(self.stacks[dst.index()], Type::List(_)) => {
-                    move_list(&mut cx.lists, *dst, *src, *take).map_err(|missing| self.no_memory_for_list(missing))?;
+                    move_list(&mut cx.lists, *dst, *src, *take)
+                        .map_err(|missing| no_memory_for_list(&self.name, missing))?;
                 }
                 Instr::StackMove { dst, src, take } => {
                     move_stack(&mut cx.stacks, *dst, *src, *take).map_err(|e| self.no_memory(e, Loc::UNKNOWN))?;
@@ -577,13 +579,6 @@ impl Plan {
         reference::check_finite(op, &self.operands(cx, op, foreign)?, &result)
     }
 
-    /// The error of a list whose copy does not fit into memory.
-    pub(crate) fn no_memory_for_list(&self, missing: OutOfMemory) -> Diagnostic {
-        Diagnostic::new(format!("out of memory: `{}` needs {} bytes to copy a list", self.name, missing.bytes))
-            .of_kind(ErrorKind::ResourceExhausted)
-            .help("a list is copied when it is modified while its old value is still used")
-    }
-
     /// Returns the error of a loop whose saved values do not fit in memory.
     fn no_memory(&self, NoMemory { bytes }: NoMemory, loc: Loc) -> Diagnostic {
         let name = &self.name;
@@ -837,6 +832,13 @@ fn move_list(lists: &mut [Option<ListStorage>], dst: StackId, src: StackId, take
         dst.copy_from(src)?;
     }
     Ok(())
+}
+
+/// Returns the error of a list of a program whose copy does not fit into memory.
+pub(crate) fn no_memory_for_list(program: &str, missing: OutOfMemory) -> Diagnostic {
+    Diagnostic::new(format!("out of memory: `{program}` needs {} bytes to copy a list", missing.bytes))
+        .of_kind(ErrorKind::ResourceExhausted)
+        .help("a list is copied when it is modified while its old value is still used")
 }
 
 fn move_stack(stacks: &mut [StackStorage], dst: StackId, src: StackId, take: bool) -> Result<(), NoMemory> {

@@ -72,7 +72,7 @@ use std::ops::Range;
 pub(crate) use draft::Storage;
 #[cfg(feature = "jit")]
 pub(crate) use draft::{AccessKind, instr_touches};
-pub(crate) use exec::{Context, StackOrList};
+pub(crate) use exec::{Context, StackOrList, no_memory_for_list};
 pub(crate) use explain::kernels_text;
 pub(crate) use lower::{LowerOptions, lower};
 pub(crate) use profile::{PlanProfile, PlanTimes, TimedWork, WorkText};

@@ -5,6 +5,7 @@ use super::code::CodeMemory;
 use super::program::{BlockEnd, LaneProgram, ListUpdate, RowId, RowInfo, RowStart, StackPart, SumOverLanes};
 use super::rows::{VectorBytes, blend, by_size, bytes, bytes_mut, fill};
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::counted::CountedVec;
 use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::segments::{LaneSegments, LaneStack};
 use crate::cpu::multiversion::wide;
@@ -40,7 +41,7 @@ pub(super) struct LoopInputs<'a> {
     /// needed memory.
     pub(super) depths: Vec<AtomicUsize>,
     /// Memory for each stack of the program.
-    pub(super) spare: Vec<Mutex<Vec<Vec<u64>>>>,
+    pub(super) spare: Vec<Mutex<Vec<CountedVec<u64>>>>,
     /// The bytes that stacks of lanes have reserved, and those that lanes have pushed.
     pub(super) reserved: AtomicUsize,
     pub(super) pushed: AtomicUsize,

@@ -5,6 +5,7 @@ use super::block::{BlockEffects, Declined, ElementUpdates, LaneBlock, LoopInputs
 use super::program::{LaneProgram, LoopStack, StackPart};
 use crate::cpu::compile::{Context, Plan};
 use crate::cpu::memory::ExternalTensors;
+use crate::cpu::memory::counted::CountedVec;
 use crate::cpu::memory::segments::{LaneSegments, LaneStack};
 use crate::threads;
 use anabranch_dsl::interp::StopFlag;
@@ -95,7 +96,7 @@ impl LaneProgram {
         cx: &Context,
         foreign: ExternalTensors<'_>,
         shape: LoopShape,
-        spare: Vec<Mutex<Vec<Vec<u64>>>>,
+        spare: Vec<Mutex<Vec<CountedVec<u64>>>>,
         stop: &StopFlag,
     ) -> Option<LoopEffects> {
         let LoopShape { n, lanes, is_reversed } = shape;

@@ -4,9 +4,11 @@
 //! Invariants: `words` holds the bytes of every element, zeros for unwritten elements, and
 //! `written` has one entry per element. Checks and error messages are those of the interpreter.
 
-use super::stack::{NoMemory, add_bytes, grow, make_room};
+use super::counted::CountedVec;
+use super::stack::{NoMemory, add_bytes};
 use crate::cpu::element::{bytes_of, to_buffer};
 use crate::cpu::multiversion::wide;
+use anabranch_dsl::interp::ELEMENT_BYTES;
 use anabranch_dsl::interp::list as meaning;
 use anabranch_dsl::interp::list::HostList;
 use anabranch_dsl::ir::ListOp;
@@ -34,8 +36,8 @@ pub(crate) struct ListStorage {
     shape: Option<Vec<usize>>,
     /// Size of an element in bytes.
     bytes: usize,
-    words: Vec<u64>,
-    written: Vec<bool>,
+    words: CountedVec<u64>,
+    written: CountedVec<bool>,
     /// The elements, if there is no `shape`.
     host: HostList,
 }
@@ -46,7 +48,14 @@ impl ListStorage {
         let shape = element.shape.known().filter(|_| element.dtype.is_plain());
         let bytes = element.n_bytes().map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         let host = HostList::new(element.clone());
-        ListStorage { element: element.clone(), shape, bytes, words: Vec::new(), written: Vec::new(), host }
+        ListStorage {
+            element: element.clone(),
+            shape,
+            bytes,
+            words: CountedVec::default(),
+            written: CountedVec::default(),
+            host,
+        }
     }
 
     /// Replaces this list by another list, with its elements. The type of the other list may be
@@ -85,14 +94,15 @@ impl ListStorage {
         Ok(())
     }
 
-    /// Converts the list to one of the interpreter.
-    pub(crate) fn to_host(&self) -> HostList {
-        let Some(shape) = &self.shape else { return self.host.clone() };
+    /// Converts the list to one of the interpreter, if there is memory for it.
+    pub(crate) fn to_host(&self) -> std::result::Result<HostList, OutOfMemory> {
+        let Some(shape) = &self.shape else { return Ok(self.host.clone()) };
+        memory::check(self.len() as u128 * (self.bytes + ELEMENT_BYTES) as u128)?;
         let item = |i: usize| {
             let data = || to_buffer(self.element.dtype, self.item(i));
             self.written[i].then(|| HostTensor::from_buffer(shape.clone(), data()))
         };
-        HostList::from_items(self.element.clone(), (0..self.len()).map(item).collect())
+        Ok(HostList::from_items(self.element.clone(), (0..self.len()).map(item).collect()))
     }
 
     /// Returns whether the elements are host tensors of any shape.
@@ -170,7 +180,7 @@ impl ListStorage {
         self.make_room(words, len).map_err(|_| self.too_large(op, len, loc))?;
         self.written.resize(len, false);
         if after > before {
-            bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[before..after].fill(0);
+            bytemuck::cast_slice_mut::<u64, u8>(&mut self.words[..])[before..after].fill(0);
         }
         Ok(())
     }
@@ -178,10 +188,10 @@ impl ListStorage {
     /// Makes room for elements of this many words and for their marks.
     fn make_room(&mut self, words: usize, len: usize) -> std::result::Result<(), NoMemory> {
         if words > self.words.len() {
-            grow(&mut self.words, words)?;
+            self.words.grow(words)?;
         }
         let missing = len.saturating_sub(self.written.len());
-        make_room(&mut self.written, missing, 1)
+        self.written.make_room(missing, 1)
     }
 
     fn too_large(&self, op: &ListOp, len: usize, loc: Loc) -> Diagnostic {
@@ -209,7 +219,7 @@ impl ListStorage {
             && let first = indices.first().map_or(0, |&first| first as usize)
             && self.written[first..first + n].iter().all(|&written| !written)
         {
-            bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[first * self.bytes..][..data.len()]
+            bytemuck::cast_slice_mut::<u64, u8>(&mut self.words[..])[first * self.bytes..][..data.len()]
                 .copy_from_slice(data);
             self.written[first..first + n].fill(true);
             return;
@@ -223,15 +233,15 @@ impl ListStorage {
 
     /// Returns the bytes of the elements of a list of known shape.
     pub(crate) fn all(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.words)[..self.len() * self.bytes]
+        &bytemuck::cast_slice(&self.words[..])[..self.len() * self.bytes]
     }
 
     fn item(&self, i: usize) -> &[u8] {
-        &bytemuck::cast_slice(&self.words)[i * self.bytes..][..self.bytes]
+        &bytemuck::cast_slice(&self.words[..])[i * self.bytes..][..self.bytes]
     }
 
     fn item_mut(&mut self, i: usize) -> &mut [u8] {
-        &mut bytemuck::cast_slice_mut(&mut self.words)[i * self.bytes..][..self.bytes]
+        &mut bytemuck::cast_slice_mut(&mut self.words[..])[i * self.bytes..][..self.bytes]
     }
 
     /// Adds to an element. An unwritten element is set instead.
@@ -302,7 +312,7 @@ impl ListStorage {
 
     fn fill_with(&mut self, op: &ListOp, n: usize, data: &[u8], loc: Loc) -> Result<()> {
         self.resize(op, n, loc)?;
-        bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[..n * self.bytes].copy_from_slice(data);
+        bytemuck::cast_slice_mut::<u64, u8>(&mut self.words[..])[..n * self.bytes].copy_from_slice(data);
         self.written.fill(true);
         Ok(())
     }
@@ -355,7 +365,9 @@ impl ListStorage {
                 self.all_to(to);
             }
             ListOp::Len => to.copy_from_slice(&(self.len() as i32).to_ne_bytes()),
-            ListOp::Written => to.iter_mut().zip(&self.written).for_each(|(to, &written)| *to = u8::from(written)),
+            ListOp::Written => {
+                to.iter_mut().zip(self.written.iter()).for_each(|(to, &written)| *to = u8::from(written))
+            }
             ListOp::Extents => {
                 let first = self.shape()[0] as i32;
                 to.chunks_exact_mut(4).for_each(|to| to.copy_from_slice(&first.to_ne_bytes()));
@@ -389,8 +401,7 @@ impl ListStorage {
     pub(crate) fn copy_from(&mut self, other: &ListStorage) -> std::result::Result<(), OutOfMemory> {
         let bytes = other.len() * other.bytes;
         if self.is_dynamic() {
-            memory::check(bytes as u128)?;
-            self.host = other.to_host();
+            self.host = other.to_host()?;
             self.host.set_element(self.element.clone());
             return Ok(());
         }

@@ -6,7 +6,7 @@
 //! never overlap. Requesting a source inside a written region panics, because the plan is then
 //! invalid.
 
-pub(crate) mod guests;
+pub(crate) mod counted;
 pub(crate) mod list;
 pub(crate) mod results;
 pub(crate) mod segments;

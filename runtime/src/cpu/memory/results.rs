@@ -13,7 +13,7 @@
 //!   Small buffers are left to the allocator, which keeps them itself. For programs of other
 //!   processes there is a limit for all pools together.
 
-use super::guests::KeptMemory;
+use crate::guests::KeptMemory;
 use anabranch_dsl::{Buffer, DType, Reclaim, memory};
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};

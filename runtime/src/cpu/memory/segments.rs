@@ -1,6 +1,7 @@
 //! The elements that the iterations of a loop in lanes pushed to a stack, as long as they are not
 //! needed as one stack.
 
+use super::counted::CountedVec;
 use super::stack::NoMemory;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,11 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 ///
 /// Element `d` of lane `l` is the element `d * lanes + l` of the memory, so lanes that push at the
 /// same time write a row.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct LaneStack {
     size: usize,
     lanes: usize,
-    words: Vec<u64>,
+    words: CountedVec<u64>,
     depths: Vec<u32>,
     /// No lane has more elements.
     ceiling: usize,
@@ -35,12 +36,12 @@ fn element(words: &[u64], size: usize, i: usize) -> &[u8] {
 impl LaneStack {
     /// Creates an empty stack of elements of `size` bytes for each of `lanes` lanes, in memory that
     /// may be empty.
-    pub(crate) fn new(size: usize, lanes: usize, memory: Vec<u64>) -> LaneStack {
+    pub(crate) fn new(size: usize, lanes: usize, memory: CountedVec<u64>) -> LaneStack {
         LaneStack { size, lanes, words: memory, depths: vec![0; lanes], ceiling: 0 }
     }
 
     /// Returns the memory, for another stack.
-    pub(crate) fn into_memory(self) -> Vec<u64> {
+    pub(crate) fn into_memory(self) -> CountedVec<u64> {
         self.words
     }
 
@@ -55,12 +56,12 @@ impl LaneStack {
 
     /// Returns the memory.
     pub(crate) fn bytes(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.words)
+        bytemuck::cast_slice(&self.words[..])
     }
 
     /// Returns the memory and the depths.
     pub(crate) fn parts_mut(&mut self) -> (&[u8], &mut [u32]) {
-        (bytemuck::cast_slice(&self.words), &mut self.depths)
+        (bytemuck::cast_slice(&self.words[..]), &mut self.depths)
     }
 
     /// Makes room for one more element of each lane, unless the stack would take more than `limit`
@@ -84,13 +85,13 @@ impl LaneStack {
             }
             let present = self.words.len();
             if needed * row > 8 * present {
-                super::stack::grow(&mut self.words, (needed * row).div_ceil(8))?;
+                self.words.grow((needed * row).div_ceil(8))?;
                 reserved.fetch_add(8 * (self.words.len() - present), Ordering::Relaxed);
             }
             depth.fetch_max(needed, Ordering::Relaxed);
         }
         self.ceiling += 1;
-        Ok(LaneStackParts { bytes: bytemuck::cast_slice_mut(&mut self.words), depths: &mut self.depths })
+        Ok(LaneStackParts { bytes: bytemuck::cast_slice_mut(&mut self.words[..]), depths: &mut self.depths })
     }
 
     /// Appends the elements of a lane, from the first.
@@ -102,7 +103,7 @@ impl LaneStack {
 }
 
 /// The elements that all iterations of a loop pushed to a stack.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct LaneSegments {
     /// The iterations, in the order of the lanes of the blocks.
     pub(crate) n: usize,
@@ -124,12 +125,12 @@ impl LaneSegments {
 
     /// Returns the elements in the order in which the iterations would have pushed them one after
     /// the other.
-    pub(crate) fn in_order(&self) -> Result<Vec<u8>, NoMemory> {
+    pub(crate) fn in_order(&self) -> Result<CountedVec<u8>, NoMemory> {
         let lanes = self.lanes();
         let elements = self.blocks.iter().flat_map(|block| &block.depths).map(|&depth| depth as usize).sum::<usize>();
         let bytes = elements * self.blocks.first().map_or(0, |block| block.size);
-        let mut all = Vec::new();
-        super::stack::make_room(&mut all, bytes, 1)?;
+        let mut all = CountedVec::default();
+        all.make_room(bytes, 1)?;
         for j in 0..self.n {
             let k = if self.is_reversed { self.n - 1 - j } else { j };
             self.blocks[k / lanes].append_to(k % lanes, &mut all);

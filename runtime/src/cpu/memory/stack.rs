@@ -4,6 +4,7 @@
 //! directly if capacity suffices, and to pop them.
 
 use super::Sources;
+use super::counted::CountedVec;
 use super::segments::{LaneSegments, LaneStack};
 use crate::cpu::compile::View;
 use crate::cpu::element::{CpuElement, match_plain_dtype};
@@ -20,7 +21,7 @@ pub(crate) struct StackStorage {
     element: Option<StackElement>,
     /// The extents of an element, if they are known.
     shape: Vec<usize>,
-    words: Vec<u64>,
+    words: CountedVec<u64>,
     /// The address of `words`. `capacity` is the number of elements that fit.
     address: usize,
     capacity: usize,
@@ -28,7 +29,7 @@ pub(crate) struct StackStorage {
     /// Whether an infinite number of zeros is below the elements.
     zeros_below: bool,
     /// The elements, if there is no `element`.
-    tensors: Vec<HostTensor>,
+    tensors: CountedVec<HostTensor>,
     /// Elements below, shared with their previous owner. Pushing and popping do not copy these
     /// elements.
     below: Option<interp::Stack>,
@@ -36,7 +37,7 @@ pub(crate) struct StackStorage {
     /// `below` or `zeros_below`.
     segments: Option<Box<LaneSegments>>,
     /// Memory of earlier segments.
-    spare: Vec<Vec<u64>>,
+    spare: Vec<CountedVec<u64>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,36 +55,9 @@ pub(crate) struct NoMemory {
     pub(crate) bytes: usize,
 }
 
-/// Makes room for `n` more elements. Each counts as `bytes` bytes in the budget of the run, until
-/// it ends.
-///
-/// Doubles the room for amortized constant time of a push. If that fails, tries smaller factors,
-/// which are still large enough that not every push moves all elements.
-pub(super) fn make_room<T>(elements: &mut Vec<T>, n: usize, bytes: usize) -> Result<(), NoMemory> {
-    let (needed, present) = (elements.len().saturating_add(n), elements.capacity());
-    if needed <= present {
-        return Ok(());
-    }
-    for part in [1, 4, 16, 64] {
-        let ample = needed.max(present.saturating_add(present / part)).max(8);
-        let grown = memory::grow((ample - present).saturating_mul(bytes));
-        if grown.is_ok() && elements.try_reserve_exact(ample - elements.len()).is_ok() {
-            return Ok(());
-        }
-    }
-    Err(NoMemory { bytes: needed.saturating_mul(bytes) })
-}
-
 /// Checks that there is memory for tensors of this many bytes.
 fn check_room(bytes: usize) -> Result<(), NoMemory> {
     memory::check(bytes as u128).map_err(|_| NoMemory { bytes })
-}
-
-/// Grows memory to at least `words` words, as [`make_room`] does.
-pub(super) fn grow(memory: &mut Vec<u64>, words: usize) -> Result<(), NoMemory> {
-    make_room(memory, words - memory.len(), 8)?;
-    memory.resize(memory.capacity(), 0);
-    Ok(())
 }
 
 impl StackStorage {
@@ -126,7 +100,7 @@ impl StackStorage {
     }
 
     /// Takes the memory of earlier segments.
-    pub(crate) fn take_spare(&mut self) -> Vec<Vec<u64>> {
+    pub(crate) fn take_spare(&mut self) -> Vec<CountedVec<u64>> {
         std::mem::take(&mut self.spare)
     }
 
@@ -177,15 +151,16 @@ impl StackStorage {
         self.below = Some(other);
     }
 
-    /// Converts the stack to one of the interpreter.
+    /// Converts the stack to one of the interpreter, if there is memory for it.
     ///
     /// # Panics
     /// Panics if the elements are those of a loop in lanes.
-    pub(crate) fn to_host(&self, element: &TensorType) -> interp::Stack {
+    pub(crate) fn to_host(&self, element: &TensorType) -> Result<interp::Stack, NoMemory> {
         assert!(self.segments.is_none(), "the segments were joined");
+        check_room(self.len().saturating_mul(self.element.map_or(0, |element| element.bytes) + ELEMENT_BYTES))?;
         let below = self.below.clone();
         let below = below.unwrap_or_else(|| interp::Stack::new(element.clone(), []).zeros_below(self.zeros_below));
-        self.own().fold(below, |stack, tensor| stack.push(tensor))
+        Ok(self.own().fold(below, |stack, tensor| stack.push(tensor)))
     }
 
     /// Iterates over the elements that are not shared, from the bottom.
@@ -253,7 +228,7 @@ impl StackStorage {
         if words <= present {
             return Ok(());
         }
-        grow(&mut self.words, words)?;
+        self.words.grow(words)?;
         self.address = self.words.as_mut_ptr().expose_provenance();
         // Elements of size zero need no memory. Native code pushes them by calls.
         self.capacity = (8 * self.words.len()).checked_div(self.element_bytes()).unwrap_or(0);
@@ -334,7 +309,7 @@ impl StackStorage {
     /// Pushes a host tensor.
     pub(crate) fn push_host(&mut self, tensor: HostTensor) -> Result<(), NoMemory> {
         if self.is_dynamic() {
-            make_room(&mut self.tensors, 1, ELEMENT_BYTES)?;
+            self.tensors.make_room(1, ELEMENT_BYTES)?;
             self.tensors.push(tensor.compacted().unwrap_or(tensor));
         } else {
             self.grow()?.copy_from_slice(crate::cpu::element::bytes_of(tensor.buffer()));
@@ -351,7 +326,7 @@ impl StackStorage {
     pub(crate) fn zero(&mut self) -> Result<(), NoMemory> {
         self.own_all()?;
         if self.is_dynamic() {
-            for tensor in &mut self.tensors {
+            for tensor in self.tensors.iter_mut() {
                 let zeros = HostTensor::try_zeros(tensor.dtype(), tensor.shape());
                 *tensor = zeros.map_err(|missing| NoMemory { bytes: missing.bytes as usize })?;
             }
@@ -366,7 +341,7 @@ impl StackStorage {
     /// [`is_addable`](Self::is_addable).
     pub(crate) fn add(&mut self, other: &StackStorage) -> Result<(), NoMemory> {
         let Some(StackElement { dtype, .. }) = self.element else {
-            for (a, b) in self.tensors.iter_mut().zip(&other.tensors) {
+            for (a, b) in self.tensors.iter_mut().zip(other.tensors.iter()) {
                 check_room(a.n_bytes() as usize)?;
                 let (dtype, shape) = (a.dtype(), a.shape().to_vec());
                 let mut sum = crate::cpu::element::bytes_of(a.buffer()).to_vec();
@@ -403,14 +378,14 @@ impl StackStorage {
         if let (None, Some(StackElement { dtype, bytes, .. })) = (&self.element, &other.element) {
             let all: &[u8] = bytemuck::cast_slice(&other.words);
             check_room(other.len * bytes)?;
-            make_room(&mut self.tensors, other.len, ELEMENT_BYTES)?;
+            self.tensors.make_room(other.len, ELEMENT_BYTES)?;
             for i in 0..other.len {
                 let data = crate::cpu::element::to_buffer(*dtype, &all[i * bytes..][..*bytes]);
                 self.tensors.push(HostTensor::from_buffer(other.shape.clone(), data));
             }
             return Ok(());
         }
-        make_room(&mut self.tensors, other.tensors.len(), ELEMENT_BYTES)?;
+        self.tensors.make_room(other.tensors.len(), ELEMENT_BYTES)?;
         self.tensors.extend_from_slice(&other.tensors);
         if self.element.is_some() {
             let words = other.used().div_ceil(8);
@@ -481,22 +456,22 @@ mod tests {
         stack.set(given.clone());
         stack.push_number(4).unwrap();
         assert_eq!(stack.len(), 1, "a push does not copy what is below");
-        assert_eq!(numbers(&stack.to_host(&ty)), [0, 1, 2, 3, 4]);
+        assert_eq!(numbers(&stack.to_host(&ty).unwrap()), [0, 1, 2, 3, 4]);
         assert_eq!([stack.pop_number(), stack.pop_number()], [Some(4), Some(3)]);
         stack.push_number(7).unwrap();
         assert_eq!(stack.len(), 1);
-        assert_eq!(numbers(&stack.to_host(&ty)), [0, 1, 2, 7]);
+        assert_eq!(numbers(&stack.to_host(&ty).unwrap()), [0, 1, 2, 7]);
         let mut copy = StackStorage::new(&ty);
         copy.copy_from(&mut stack).unwrap();
         stack.own_all().unwrap();
-        assert_eq!((stack.len(), numbers(&stack.to_host(&ty))), (4, vec![0, 1, 2, 7]));
+        assert_eq!((stack.len(), numbers(&stack.to_host(&ty).unwrap())), (4, vec![0, 1, 2, 7]));
         copy.own_all().unwrap();
         assert!(copy.is_addable(&stack));
         copy.add(&stack).unwrap();
-        assert_eq!(numbers(&copy.to_host(&ty)), [0, 2, 4, 14]);
+        assert_eq!(numbers(&copy.to_host(&ty).unwrap()), [0, 2, 4, 14]);
         copy.set(given.clone());
         copy.zero().unwrap();
-        assert_eq!(numbers(&copy.to_host(&ty)), [0; 4]);
+        assert_eq!(numbers(&copy.to_host(&ty).unwrap()), [0; 4]);
         assert_eq!(numbers(&given), [0, 1, 2, 3], "who gave it does not notice");
         stack.set(interp::Stack::new(ty, []).zeros_below(true));
         assert_eq!([stack.pop_number(), stack.pop_number()], [Some(0), Some(0)]);

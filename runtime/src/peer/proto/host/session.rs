@@ -38,7 +38,9 @@ pub(super) struct HostSession {
     pub(super) programs: BTreeMap<ProgramNumber, HostProgram>,
     pub(super) program_bytes: u64,
     pub(super) values: BTreeMap<ValueId, StoredValue>,
+    /// The bytes of the values, and of those that were released while steps read them.
     pub(super) value_bytes: u64,
+    pub(super) released: Vec<(ValueId, u64)>,
     /// The requests that are being answered, with their values.
     pub(super) requests: BTreeMap<RequestNumber, Option<ValueId>>,
     pub(super) last_started: StepNumber,
@@ -197,6 +199,7 @@ impl Host {
             program_bytes: 0,
             values: BTreeMap::new(),
             value_bytes: 0,
+            released: Vec::new(),
             requests: BTreeMap::new(),
             last_started: before(open.first_step),
             steps: BTreeMap::new(),

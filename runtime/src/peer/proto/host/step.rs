@@ -23,6 +23,8 @@ pub(super) struct HostStep {
     participants: Vec<ProcessNumber>,
     routes: Routes,
     assigns: Vec<(u32, ValueId)>,
+    /// The values that it reads.
+    reads: Vec<ValueId>,
     /// The inputs that have not arrived.
     inputs: BTreeSet<u32>,
     deadline: Option<Time>,
@@ -46,6 +48,19 @@ impl HostStep {
 pub(super) type EarlyFrames = Vec<(HostArrival, HeldBytes)>;
 
 impl HostSession {
+    /// Returns whether a running step reads a value.
+    pub(super) fn is_read(&self, value: ValueId) -> bool {
+        self.steps.values().any(|step| step.reads.contains(&value))
+    }
+
+    /// Counts released values no more that no step reads any longer.
+    fn free_released(&mut self) {
+        let (read, free) = std::mem::take(&mut self.released).into_iter().partition(|&(value, _)| self.is_read(value));
+        self.released = read;
+        let free: Vec<(ValueId, u64)> = free;
+        self.value_bytes -= free.iter().map(|(_, bytes)| bytes).sum::<u64>();
+    }
+
     /// Notes that no further steps up to `last` will begin.
     pub(super) fn skip(&mut self, last: StepNumber) {
         self.last_started = self.last_started.max(last);
@@ -121,6 +136,7 @@ impl Host {
             participants: start.participants.clone(),
             routes: routes.clone(),
             assigns: start.assigns.clone(),
+            reads: start.vars.iter().map(|&(_, value)| value).collect(),
             inputs: start.inputs.iter().copied().collect(),
             deadline,
             exhausted_at: now.saturating_add(self.limits.step_time),
@@ -231,6 +247,7 @@ impl Host {
         }
         let Some(session) = self.sessions.get_mut(&key.session) else { return };
         let Some(step) = session.steps.remove(&key.step) else { return };
+        session.free_released();
         let outcome = match outcome {
             Ok(_) if step.is_stopped => Err(StepFault::new(WireErrorKind::Cancelled, "the step was aborted")),
             Ok(end) => keep(session, &self.limits, &step, end).map_err(|error| StepFault { position: None, error }),

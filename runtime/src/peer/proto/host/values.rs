@@ -169,10 +169,13 @@ impl Host {
 }
 
 impl HostSession {
-    /// Forgets a value. Returns whether it was stored.
+    /// Forgets a value, which counts until no running step reads it. Returns whether it was stored.
     fn drop_value(&mut self, value: ValueId) -> bool {
         let Some(state) = self.values.remove(&value) else { return false };
-        self.value_bytes -= state.bytes;
+        match self.is_read(value) {
+            true => self.released.push((value, state.bytes)),
+            false => self.value_bytes -= state.bytes,
+        }
         state.is_stored
     }
 }
