@@ -4,8 +4,8 @@
 //! [`OpDef::eval`](crate::ops::OpDef). Every other engine is tested against it. The interpreter
 //! knows no device and is never optimized.
 
+mod counted;
 pub mod list;
-mod stored;
 
 use crate::files::{NoFiles, StepFiles};
 use crate::format::Stream;
@@ -16,12 +16,12 @@ use crate::ops::{EvalCx, InferCx, prim};
 use crate::queue::{NoQueues, StepQueues};
 pub use crate::stop::{StopFlag, stopped};
 use crate::{Diagnostic, Dim, ErrorKind, HostTensor, Loc, Result, Shape, TensorType, Type};
+use counted::CountedTensor;
+#[doc(hidden)]
+pub use counted::ELEMENT_BYTES;
 use list::HostList;
 use std::collections::HashMap;
 use std::sync::Arc;
-#[doc(hidden)]
-pub use stored::ELEMENT_BYTES;
-use stored::StoredTensor;
 
 /// Options of a run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,7 +93,7 @@ pub struct Stack {
 
 #[derive(Debug)]
 struct StackCell {
-    item: StoredTensor,
+    item: CountedTensor,
     below: Option<Arc<StackCell>>,
 }
 
@@ -128,7 +128,7 @@ impl Stack {
     /// Returns the stack with one more element.
     #[must_use]
     pub fn push(&self, tensor: HostTensor) -> Stack {
-        let cell = StackCell { item: StoredTensor::new(tensor), below: self.top.clone() };
+        let cell = StackCell { item: CountedTensor::new(tensor), below: self.top.clone() };
         Stack { top: Some(Arc::new(cell)), ..self.clone() }
     }
 
@@ -474,7 +474,7 @@ impl Interp<'_> {
             }
             StackOp::Push => {
                 let (stack, tensor) = (self.stack(operands[0]), self.tensor(operands[1]));
-                let room = StoredTensor::check_room(tensor);
+                let room = CountedTensor::check_room(tensor);
                 room.map_err(|missing| no_memory("push", &tensor.ty(), missing, loc))?;
                 stack.push(tensor.clone())
             }

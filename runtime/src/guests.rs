@@ -3,7 +3,7 @@
 //! A program keeps the memory of a run for the next one, and so do results that were dropped. Those
 //! of this process are its own affair. A peer has programs of many sessions, which nobody counts
 //! while they do not run, so all of them together keep at most [`MAX_KEPT`] bytes. What a run takes
-//! counts in its budget (`anabranch_dsl::memory`).
+//! counts in its budget (`dsl/src/memory.rs`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

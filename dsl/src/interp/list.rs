@@ -5,7 +5,7 @@
 //!
 //! Invariant: a written element has the element type of the list and a shape that its type allows.
 
-use super::stored::StoredTensor;
+use super::counted::CountedTensor;
 use crate::ir::ListOp;
 use crate::memory::{self, HeldBytes, OutOfMemory, SMALLER};
 use crate::ops::{EvalCx, prim};
@@ -24,10 +24,10 @@ pub struct HostList {
 }
 
 /// The elements of lists that are copies share their tensors.
-type Items = Vec<Option<Arc<StoredTensor>>>;
+type Items = Vec<Option<Arc<CountedTensor>>>;
 
 /// The bytes as which an element of [`Items`] counts.
-const ITEM_BYTES: usize = size_of::<Option<Arc<StoredTensor>>>();
+const ITEM_BYTES: usize = size_of::<Option<Arc<CountedTensor>>>();
 
 impl Clone for HostList {
     fn clone(&self) -> HostList {
@@ -147,8 +147,8 @@ pub fn check_parts(op: &ListOp, parts: &[i32], extent: usize, expected: &Dim, lo
 }
 
 /// Returns a tensor as it is stored.
-fn stored(item: HostTensor) -> Arc<StoredTensor> {
-    Arc::new(StoredTensor::new(item))
+fn stored(item: HostTensor) -> Arc<CountedTensor> {
+    Arc::new(CountedTensor::new(item))
 }
 
 /// Returns `n` rows of a tensor from `start`, as a tensor of the given shape.
@@ -430,8 +430,8 @@ impl HostList {
     }
 
     /// Returns a tensor as an element, if the budget of the run has room for it.
-    fn stored(&self, op: &ListOp, item: HostTensor, loc: Loc) -> Result<Arc<StoredTensor>> {
-        let room = StoredTensor::check_room(&item);
+    fn stored(&self, op: &ListOp, item: HostTensor, loc: Loc) -> Result<Arc<CountedTensor>> {
+        let room = CountedTensor::check_room(&item);
         room.map_err(|missing| too_many(op, self.len() + 1, &self.element, missing, loc))?;
         Ok(stored(item))
     }

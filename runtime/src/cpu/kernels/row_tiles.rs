@@ -112,7 +112,7 @@ struct TileInstr {
 
 /// A reduction of rows: its stage, how it combines, and the function that yields its result.
 #[derive(Clone, Copy, Debug)]
-struct RowSum {
+struct RowReduction {
     stage: u8,
     by: FloatCombine,
     total: fn(&PartialResults, &mut [u8]),
@@ -124,7 +124,7 @@ pub(super) struct TilePass {
     stages: Range<usize>,
     instrs: Vec<TileInstr>,
     /// The stages that reduce rows, with how they do.
-    sums: Vec<RowSum>,
+    sums: Vec<RowReduction>,
     dtype: DType,
     width: usize,
     instruction_set: InstructionSet,
@@ -249,7 +249,7 @@ impl TilePass {
         }
         let sum = match (at_end.opcode, &stage.work) {
             (TileOpcode::Reduce { by, .. }, RowStageKind::Reduce(reduce)) => {
-                Some(RowSum { stage: k as u8, by, total: reduce.total() })
+                Some(RowReduction { stage: k as u8, by, total: reduce.total() })
             }
             _ => None,
         };
@@ -279,7 +279,7 @@ impl TilePass {
     }
 
     fn run_as<T: Lane>(&self, n: usize, memory: TileMemory<'_, '_, '_>) {
-        let mut places = [Place { at: std::ptr::null_mut(), stride: 0 }; MAX_INSTRS];
+        let mut places = [TilePlace { at: std::ptr::null_mut(), stride: 0 }; MAX_INSTRS];
         for (place, instr) in places.iter_mut().zip(&self.instrs) {
             let (from, offset, stride, width) = match instr.operand {
                 TileOperand::Rows { from, offset, stride } => (from, offset, stride, self.width),
@@ -299,10 +299,10 @@ impl TilePass {
             let start = offset + first * stride;
             let end = start + (n - 1) * stride + width;
             assert!(end * size_of::<T>() <= len, "the rows are in their memory");
-            *place = Place { at: at.cast::<T>().wrapping_add(start), stride };
+            *place = TilePlace { at: at.cast::<T>().wrapping_add(start), stride };
         }
         let mut totals = |sum: usize, row: usize, lanes: &[T; LANES]| {
-            let RowSum { stage, total, .. } = self.sums[sum];
+            let RowReduction { stage, total, .. } = self.sums[sum];
             let out = &mut memory.stages[usize::from(stage)][row * size_of::<T>()..][..size_of::<T>()];
             total(&PartialResults::of_lanes(bytemuck::cast_slice(lanes)), out);
         };
@@ -329,7 +329,7 @@ fn operand_of(view: &View, operand: u8, n_rows: usize, width: usize) -> Option<T
 
 /// Where the elements of the first row of a block are, and how far apart rows are.
 #[derive(Clone, Copy)]
-struct Place<T> {
+struct TilePlace<T> {
     at: *mut T,
     stride: usize,
 }
@@ -349,7 +349,7 @@ struct BoundTileInstr<T> {
 /// The tiles of rows.
 struct Tiles<'a, T> {
     pass: &'a TilePass,
-    places: &'a [Place<T>; MAX_INSTRS],
+    places: &'a [TilePlace<T>; MAX_INSTRS],
     n_rows: usize,
     /// Receives the lanes of a reduction of a row.
     totals: &'a mut dyn FnMut(usize, usize, &[T; LANES]),

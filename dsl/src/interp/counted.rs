@@ -13,16 +13,16 @@ pub const ELEMENT_BYTES: usize = 128;
 ///
 /// It counts with its elements, unless they count themselves.
 #[derive(Debug)]
-pub(super) struct StoredTensor {
+pub(super) struct CountedTensor {
     tensor: HostTensor,
     #[expect(dead_code, reason = "the bytes count until it is dropped")]
     held: Option<HeldBytes>,
 }
 
-impl StoredTensor {
-    pub(super) fn new(tensor: HostTensor) -> StoredTensor {
+impl CountedTensor {
+    pub(super) fn new(tensor: HostTensor) -> CountedTensor {
         let tensor = tensor.compacted().unwrap_or(tensor);
-        StoredTensor { held: memory::hold(|| bytes_of(&tensor)), tensor }
+        CountedTensor { held: memory::hold(|| bytes_of(&tensor)), tensor }
     }
 
     /// Checks that the budget of the run has room to store a tensor.
