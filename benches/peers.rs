@@ -6,7 +6,7 @@
 //! network namespace of its own, all at one bridge; that needs `ip` and the rights to use it.
 //!
 //! Peers are other processes on this machine, or threads of this one with `ANABRANCH_IN_PROCESS=1`.
-//! The other end of bare QUIC is in the process of the first peer.
+//! The other ends of bare QUIC are in the processes of the peers.
 
 use anabranch::peers::{NodeKey, Peer, PeerAddress, PeerOptions, Profile};
 use anabranch::prelude::*;
@@ -28,7 +28,7 @@ const ROUNDS: usize = 7;
 /// Peers that this program has started.
 struct Peers {
     addresses: Vec<PeerAddress>,
-    /// The other end of bare QUIC at the first peer.
+    /// The other end of bare QUIC at each peer.
     bare: Vec<SocketAddr>,
     children: Vec<Child>,
     _here: Vec<Peer>,

@@ -3,7 +3,7 @@
 use crate::peers::{serve, session_with};
 use anabranch::peers::{NodeKey, PeerOptions};
 use anabranch::prelude::*;
-use anabranch::{Array, Bytes, Diagnostic, ErrorKind};
+use anabranch::{Array, Bytes, Diagnostic, Dim, ErrorKind};
 
 #[test]
 fn a_step_that_uses_more_memory_than_a_peer_allows_fails() -> Result<(), Diagnostic> {
@@ -158,6 +158,20 @@ fn sines(x: Tensor, n: Tensor<i32>) -> Tensor {
     y
 }
 
+/// Returns the length of a list that has a tensor several times.
+#[graph]
+fn many_times(x: Tensor, n: Tensor<i32>) -> Tensor<i32> {
+    on("/peer:0/cpu:0", || {
+        let mut all = List::<f32>::new([Dim::Unknown]);
+        let mut i = scalar(0);
+        while i < n {
+            all.push(x);
+            i += 1;
+        }
+        all.len()
+    })
+}
+
 #[test]
 fn what_grows_in_a_kernel_counts_in_the_memory_of_its_step() -> Result<(), Diagnostic> {
     let key = NodeKey::generate()?;
@@ -188,6 +202,9 @@ fn what_grows_in_a_kernel_counts_in_the_memory_of_its_step() -> Result<(), Diagn
         exhausted(texts.call((word(), 4_000)).expect_err("a list of strings of 8 MB"));
         assert_eq!(texts.call((word(), 200))?, 20_900);
     }
+    // What several elements share counts once.
+    let many_times = session.function(many_times)?;
+    assert_eq!(many_times.call((vec![1.0f32; 300_000], 50))?, 50);
     let empty = session.function(empty)?;
     exhausted(empty.call(1 << 30).expect_err("marks of 1 GB"));
     assert_eq!(empty.call(1_000)?, 1_000);

@@ -5,7 +5,7 @@ use crate::memory::{self, HeldBytes, OutOfMemory};
 use crate::{Bytes, DType, Diagnostic, Element, Loc, Result, TensorType};
 use std::fmt;
 use std::panic::RefUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Elements of one type, in row-major order.
 #[derive(Clone, Debug)]
@@ -149,9 +149,16 @@ struct PooledElements {
     home: Option<Arc<dyn Reclaim>>,
     /// The bytes that count in the budget of the run that made the tensor.
     held: Option<HeldBytes>,
+    /// Those that count while stacks and lists have the tensor.
+    stored: Mutex<Weak<HeldBytes>>,
 }
 
 impl PooledElements {
+    /// Stores elements in memory of a pool, which count where the pool is known.
+    fn lent(buffer: Buffer, home: Arc<dyn Reclaim>) -> PooledElements {
+        PooledElements { buffer, home: Some(home), held: None, stored: Mutex::default() }
+    }
+
     /// Stores elements in memory of their own. Within a budget, strings keep no large blocks of
     /// which they are small parts, so that they count as what they keep.
     fn own(mut buffer: Buffer) -> PooledElements {
@@ -163,7 +170,7 @@ impl PooledElements {
             }
             buffer.n_bytes()
         });
-        PooledElements { buffer, home: None, held }
+        PooledElements { buffer, home: None, held, stored: Mutex::default() }
     }
 }
 
@@ -258,7 +265,7 @@ impl HostTensor {
     #[track_caller]
     pub fn lent(shape: Vec<usize>, data: Buffer, home: Arc<dyn Reclaim>) -> HostTensor {
         right(check_count(&shape, data.len()));
-        HostTensor::from_parts(shape, PooledElements { buffer: data, home: Some(home), held: None })
+        HostTensor::from_parts(shape, PooledElements::lent(data, home))
     }
 
     /// Creates a scalar.
@@ -347,6 +354,30 @@ impl HostTensor {
     #[doc(hidden)]
     pub fn uncounted_bytes(&self) -> usize {
         if self.data.held.as_ref().is_some_and(HeldBytes::is_counted) { 0 } else { self.buffer().n_bytes() }
+    }
+
+    fn stored(&self) -> MutexGuard<'_, Weak<HeldBytes>> {
+        self.data.stored.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the bytes that the budget of the run would count if a stack or list had the tensor.
+    pub(crate) fn bytes_to_store(&self) -> usize {
+        if self.stored().strong_count() > 0 { 0 } else { self.uncounted_bytes() }
+    }
+
+    /// Counts the elements in the budget of the run, while stacks and lists have the tensor: once,
+    /// however many there are. Returns `None` if they count in another way, or in no budget.
+    pub(crate) fn hold_stored(&self) -> Option<Arc<HeldBytes>> {
+        if self.uncounted_bytes() == 0 {
+            return None;
+        }
+        let mut stored = self.stored();
+        if let Some(held) = stored.upgrade() {
+            return Some(held);
+        }
+        let held = Arc::new(memory::hold(|| self.buffer().n_bytes())?);
+        *stored = Arc::downgrade(&held);
+        Some(held)
     }
 
     /// Counts the tensor no more in the budget of the run that made it.

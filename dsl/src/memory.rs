@@ -40,8 +40,10 @@ impl fmt::Display for OutOfMemory {
 #[doc(hidden)]
 pub struct ByteGauge {
     limit: u64,
-    // The counter publishes no other data, so relaxed ordering suffices.
+    // The counters publish no other data, so relaxed ordering suffices.
     held: AtomicU64,
+    /// One more than what was held when bytes were refused, or 0.
+    refused_at: AtomicU64,
 }
 
 /// Bytes that count until this is dropped.
@@ -55,7 +57,7 @@ pub struct HeldBytes {
 impl ByteGauge {
     /// Creates a gauge that holds nothing.
     pub fn new(limit: u64) -> Arc<ByteGauge> {
-        Arc::new(ByteGauge { limit, held: AtomicU64::new(0) })
+        Arc::new(ByteGauge { limit, held: AtomicU64::new(0), refused_at: AtomicU64::new(0) })
     }
 
     /// Returns the most bytes that may be held.
@@ -71,13 +73,32 @@ impl ByteGauge {
     /// Counts bytes, unless there would be more than the limit.
     pub fn hold(self: &Arc<ByteGauge>, bytes: u64) -> Option<HeldBytes> {
         let within = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= self.limit);
-        self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).ok()?;
-        Some(HeldBytes { gauge: self.clone(), bytes: bytes.into() })
+        match self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within) {
+            Ok(_) => Some(HeldBytes { gauge: self.clone(), bytes: bytes.into() }),
+            Err(held) => {
+                self.refuse(held);
+                None
+            }
+        }
+    }
+
+    fn refuse(&self, held: u64) {
+        self.refused_at.store(held.saturating_add(1), Ordering::Relaxed);
+    }
+
+    /// Returns the bytes that were held when bytes were refused since the last call, if any were.
+    pub fn take_refusal(&self) -> Option<u64> {
+        self.refused_at.swap(0, Ordering::Relaxed).checked_sub(1)
     }
 
     /// Returns whether bytes more would be within the limit.
     fn has_room(&self, bytes: u128) -> bool {
-        u128::from(self.held()) + bytes <= u128::from(self.limit)
+        let held = self.held();
+        let has_room = u128::from(held).saturating_add(bytes) <= u128::from(self.limit);
+        if !has_room {
+            self.refuse(held);
+        }
+        has_room
     }
 }
 
@@ -87,10 +108,14 @@ impl HeldBytes {
         self.bytes.load(Ordering::Relaxed) > 0
     }
 
-    /// Counts the bytes of another value of the same budget, too, together with these.
-    pub fn join(&self, other: HeldBytes) {
-        debug_assert!(Arc::ptr_eq(&self.gauge, &other.gauge), "bytes of one budget are joined");
+    /// Counts other bytes of the same budget together with these. Returns them if they are of
+    /// another budget.
+    pub fn join(&self, other: HeldBytes) -> Option<HeldBytes> {
+        if !Arc::ptr_eq(&self.gauge, &other.gauge) {
+            return Some(other);
+        }
         self.bytes.fetch_add(other.bytes.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        None
     }
 
     /// Counts the bytes no more.
@@ -169,7 +194,7 @@ pub(crate) fn check_budget(bytes: impl FnOnce() -> u128) -> Result<(), OutOfMemo
     })
 }
 
-/// Checks that the system has memory for bytes that the budget of the run has counted already.
+/// Checks that the system has memory for this many bytes, whatever the budget of the run is.
 #[doc(hidden)]
 pub fn check_system(bytes: u128) -> Result<(), OutOfMemory> {
     let reserve = |n: usize| Vec::<u8>::new().try_reserve_exact(n).is_ok();
@@ -212,7 +237,8 @@ mod tests {
         let budget = ByteGauge::new(100);
         within(Some(budget.clone()), || {
             let held = try_hold(50).expect("there is room").expect("there is a budget");
-            held.join(try_hold(10).expect("there is room").expect("there is a budget"));
+            let more = try_hold(10).expect("there is room").expect("there is a budget");
+            assert!(held.join(more).is_none(), "they are of one budget");
             assert_eq!((budget.held(), try_hold(41).map(drop)), (60, Err(OutOfMemory { bytes: 41 })));
             within(None, || assert!(matches!(try_hold(1 << 40), Ok(None)), "it is no part of the run"));
             assert_eq!((check(41), check(40)), (Err(OutOfMemory { bytes: 41 }), Ok(())));

@@ -5,7 +5,7 @@
 //!
 //! Invariant: a written element has the element type of the list and a shape that its type allows.
 
-use super::counted::CountedTensor;
+use super::counted::{CountedTensor, ELEMENT_BYTES};
 use crate::ir::ListOp;
 use crate::memory::{self, HeldBytes, OutOfMemory, SMALLER};
 use crate::ops::{EvalCx, prim};
@@ -204,7 +204,10 @@ fn with_capacity(op: &ListOp, n: usize, element: &TensorType, loc: Loc) -> Resul
     let mut items = Vec::new();
     let bytes = n as u128 * ITEM_BYTES as u128;
     let room = memory::check(n as u128 * element.n_bytes().unwrap_or(0))
-        .and_then(|()| memory::check_budget(|| bytes))
+        .and_then(|()| match op {
+            ListOp::New(_) => memory::check_budget(|| bytes),
+            _ => memory::check_budget(|| bytes + n as u128 * ELEMENT_BYTES as u128),
+        })
         .and_then(|()| items.try_reserve_exact(n).map_err(|_| OutOfMemory { bytes }));
     room.map_err(|missing| too_many(op, n, element, missing, loc))?;
     Ok(items)

@@ -7,13 +7,12 @@
 //! - M2. A buffer is opened in its own [`MemorySpace`] only. A device that copies a buffer to
 //!   another space makes memory of the kind that the other space has.
 //! - M3. The bytes include those of stacks and lists, so that budgets can count them. A buffer that
-//!   is counted in a budget is so until its last clone is opened or dropped.
+//!   is counted in a budget is so until its last clone is opened or dropped, and longer for those
+//!   who take [what it holds](DeviceBuffer::held).
 //!
 //! This module must not know any kind of memory.
 
 use super::DeviceId;
-#[cfg(feature = "peers")]
-use anabranch_dsl::HostTensor;
 use anabranch_dsl::Type;
 use anabranch_dsl::memory::HeldBytes;
 use std::any::Any;
@@ -41,6 +40,10 @@ pub(crate) trait DeviceMemory: Any + Debug + Send + Sync {
     fn bytes_to_hold(&self) -> u64 {
         self.n_bytes()
     }
+
+    /// Counts the memory no more in the budget of the run that made it.
+    #[cfg(feature = "peers")]
+    fn stop_counting(&self) {}
 }
 
 /// A value in a memory space. Clones share its memory.
@@ -71,9 +74,7 @@ impl DeviceBuffer {
     /// Counts the value no more in the budget of the run that made it.
     #[cfg(feature = "peers")]
     pub(crate) fn stop_counting(&self) {
-        if let Some(tensor) = (&*self.memory as &dyn Any).downcast_ref::<HostTensor>() {
-            tensor.stop_counting();
-        }
+        self.memory.stop_counting();
     }
 
     /// Returns what the value holds of a budget.

@@ -213,7 +213,7 @@ type Plans = HashMap<Vec<TensorType>, Arc<Program>>;
 const MAX_PLANS: usize = 256;
 
 /// The same for a kernel of another process, as nobody counts their memory.
-const MAX_PLANS_OF_GUEST: usize = 16;
+const MAX_PLANS_OF_GUEST: usize = 64;
 
 /// A graph that is computed as a unit. The inputs and outputs may be stacks and lists.
 #[derive(Debug)]

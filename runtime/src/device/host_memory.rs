@@ -19,6 +19,11 @@ impl DeviceMemory for HostTensor {
     fn bytes_to_hold(&self) -> u64 {
         self.uncounted_bytes() as u64
     }
+
+    #[cfg(feature = "peers")]
+    fn stop_counting(&self) {
+        HostTensor::stop_counting(self);
+    }
 }
 
 /// A stack or list.

@@ -104,18 +104,16 @@ pub(crate) struct Step {
 /// Counts bytes in the budget of a step.
 fn hold_in(budget: &Arc<ByteGauge>, bytes: u64) -> Result<HeldBytes> {
     budget.hold(bytes).ok_or_else(|| {
-        let message = format!("{bytes} bytes more cannot be used: {}", usage(budget));
-        Diagnostic::new(message).of_kind(ErrorKind::ResourceExhausted).help(USE_LESS)
+        let message = format!("{bytes} bytes more cannot be used: {}", usage(budget.held(), budget.limit()));
+        Diagnostic::new(message).of_kind(ErrorKind::ResourceExhausted).help(
+            "use smaller values, let fewer calls or iterations run at once, or raise the limit where the peer is \
+             started: `--step-memory`",
+        )
     })
 }
 
-/// The help of errors about budgets.
-const USE_LESS: &str = "use smaller values, let fewer calls or iterations run at once, or raise the limit where the \
-                        peer is started: `--step-memory`";
-
-/// Returns how much of a budget is used.
-fn usage(budget: &ByteGauge) -> String {
-    let (held, limit) = (budget.held(), budget.limit());
+/// Says how much of a budget is used.
+fn usage(held: u64, limit: u64) -> String {
     format!("the steps of the session use {held} bytes at this peer, and at most {limit} may be")
 }
 
@@ -205,8 +203,10 @@ impl Step {
     pub(crate) fn within_budget<R>(&self, run: impl FnOnce() -> Result<R>) -> Result<R> {
         let Some(budget) = &self.host.budget else { return memory::within(None, run) };
         memory::within(Some(budget.clone()), || {
-            run().map_err(|error| match error.kind {
-                ErrorKind::ResourceExhausted => error.at(Loc::UNKNOWN, usage(budget)).help(USE_LESS),
+            run().map_err(|error| match budget.take_refusal() {
+                Some(held) if error.kind == ErrorKind::ResourceExhausted => {
+                    error.at(Loc::UNKNOWN, format!("{} (`--step-memory`)", usage(held, budget.limit())))
+                }
                 _ => error,
             })
         })

@@ -299,6 +299,8 @@ fn end(
         if let Some(tensor) = output {
             end.outputs += 1;
             let held = routes.hold(&tensor).map_err(|error| fault(&error.into()))?;
+            // It counts as what waits to be sent.
+            tensor.stop_counting();
             routes.send_to_owner(CallerFrame::Output { step: key.step, index, tensor }, 0, held);
         }
     }

@@ -361,7 +361,7 @@ unsafe fn tile<V: Vector, const W: usize>(instrs: &[BoundInstr<V::T>], at: usize
                 }};
             }
             let place = |i: usize| instr.at.add(at + i * V::N);
-            execute!(instr.opcode, V, acc, many, one, own, place);
+            execute!(instr.opcode, acc, many, one, own, place);
         }
     }
 }
@@ -369,11 +369,15 @@ unsafe fn tile<V: Vector, const W: usize>(instrs: &[BoundInstr<V::T>], at: usize
 /// Executes an instruction on the vectors of an accumulator. `many`, `one` and `own` apply a
 /// function to each vector and its operand, and `place` returns where a vector is stored.
 macro_rules! execute {
-    ($opcode:expr, $v:ident, $acc:ident, $many:ident, $one:ident, $own:ident, $place:ident) => {
+    ($opcode:expr, $acc:ident, $many:ident, $one:ident, $own:ident, $place:ident) => {
         match $opcode {
             Opcode::Load => $many!(|_a, b| b),
             Opcode::LoadOne => $one!(|_a, b| b),
-            Opcode::Store => $acc.iter().enumerate().for_each(|(i, acc)| acc.store($place(i))),
+            Opcode::Store => {
+                for (i, acc) in $acc.iter().enumerate() {
+                    acc.store($place(i));
+                }
+            }
             Opcode::Double => $own!(|a| a.add(a)),
             Opcode::Square => $own!(|a| a.mul(a)),
             Opcode::Sqrt => $own!(|a| a.sqrt()),

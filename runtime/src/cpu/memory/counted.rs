@@ -4,8 +4,8 @@ use super::stack::NoMemory;
 use anabranch_dsl::memory::{self, HeldBytes};
 use std::ops::{Deref, DerefMut};
 
-/// A vector whose capacity counts in the budget of the run that made it, until it is dropped. It
-/// grows by [`make_room`](Self::make_room) alone.
+/// A vector whose capacity counts in the budget of the run that made it, until it is dropped. Who
+/// adds elements [makes room](Self::make_room) before.
 #[derive(Debug)]
 pub(crate) struct CountedVec<T> {
     elements: Vec<T>,
@@ -47,15 +47,30 @@ impl<T> CountedVec<T> {
             let Ok(more) = memory::try_hold((ample - present).saturating_mul(bytes)) else { continue };
             let missing = ample - self.len();
             if self.elements.try_reserve_exact(missing).is_ok() {
-                match (&self.held, more) {
-                    (Some(held), Some(more)) => held.join(more),
-                    (None, Some(more)) => self.held = Some(more),
-                    (_, None) => {}
+                // What was made in another budget counts there no more.
+                let apart = match &self.held {
+                    Some(held) => more.and_then(|more| held.join(more)),
+                    None => more,
+                };
+                if apart.is_some() {
+                    self.held = apart;
                 }
                 return Ok(());
             }
         }
         Err(NoMemory { bytes: needed.saturating_mul(bytes) })
+    }
+}
+
+impl<T: Copy> CountedVec<T> {
+    /// Returns a copy of elements, each of which counts as its size.
+    pub(crate) fn copy_of(elements: &[T]) -> Result<CountedVec<T>, NoMemory> {
+        let mut copy = CountedVec::default();
+        if !elements.is_empty() {
+            copy.make_room(elements.len(), size_of::<T>())?;
+            copy.extend_from_slice(elements);
+        }
+        Ok(copy)
     }
 }
 

@@ -97,7 +97,7 @@ impl ListStorage {
     /// Converts the list to one of the interpreter, if there is memory for it.
     pub(crate) fn to_host(&self) -> std::result::Result<HostList, OutOfMemory> {
         let Some(shape) = &self.shape else { return Ok(self.host.clone()) };
-        memory::check(self.len() as u128 * (self.bytes + ELEMENT_BYTES) as u128)?;
+        memory::check(self.len() as u128 * self.bytes.saturating_add(ELEMENT_BYTES) as u128)?;
         let item = |i: usize| {
             let data = || to_buffer(self.element.dtype, self.item(i));
             self.written[i].then(|| HostTensor::from_buffer(shape.clone(), data()))
@@ -405,10 +405,15 @@ impl ListStorage {
             self.host.set_element(self.element.clone());
             return Ok(());
         }
-        let words = bytes.div_ceil(8);
-        self.make_room(words, other.len()).map_err(|_| OutOfMemory { bytes: bytes as u128 })?;
-        self.words[..words].copy_from_slice(&other.words[..words]);
-        self.written.clone_from(&other.written);
+        let no_memory = |_| OutOfMemory { bytes: bytes as u128 };
+        let words = &other.words[..bytes.div_ceil(8)];
+        match self.words.get_mut(..words.len()) {
+            Some(present) => present.copy_from_slice(words),
+            None => self.words = CountedVec::copy_of(words).map_err(no_memory)?,
+        }
+        self.written.clear();
+        self.written.make_room(other.len(), 1).map_err(no_memory)?;
+        self.written.extend_from_slice(&other.written);
         Ok(())
     }
 }

@@ -157,7 +157,8 @@ impl StackStorage {
     /// Panics if the elements are those of a loop in lanes.
     pub(crate) fn to_host(&self, element: &TensorType) -> Result<interp::Stack, NoMemory> {
         assert!(self.segments.is_none(), "the segments were joined");
-        check_room(self.len().saturating_mul(self.element.map_or(0, |element| element.bytes) + ELEMENT_BYTES))?;
+        let bytes = self.element.map_or(0, |element| element.bytes).saturating_add(ELEMENT_BYTES);
+        check_room(self.len().saturating_mul(bytes))?;
         let below = self.below.clone();
         let below = below.unwrap_or_else(|| interp::Stack::new(element.clone(), []).zeros_below(self.zeros_below));
         Ok(self.own().fold(below, |stack, tensor| stack.push(tensor)))

@@ -156,7 +156,7 @@ impl Host {
     pub(crate) fn values(&self, session: SessionId) -> Option<Vec<super::frame::ValueId>> {
         let session = &self.sessions[self.by_id.get(&session)?];
         let stored = session.values.values().map(|value| value.bytes).sum::<u64>();
-        let released = session.released.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        let released = session.released.values().map(|value| value.bytes).sum::<u64>();
         assert_eq!(stored + released, session.value_bytes);
         assert!(session.early.keys().all(|&step| step > session.last_started));
         Some(session.values.keys().copied().collect())

@@ -40,7 +40,7 @@ pub(super) struct HostSession {
     pub(super) values: BTreeMap<ValueId, StoredValue>,
     /// The bytes of the values, and of those that were released while steps read them.
     pub(super) value_bytes: u64,
-    pub(super) released: Vec<(ValueId, u64)>,
+    pub(super) released: BTreeMap<ValueId, StoredValue>,
     /// The requests that are being answered, with their values.
     pub(super) requests: BTreeMap<RequestNumber, Option<ValueId>>,
     pub(super) last_started: StepNumber,
@@ -96,6 +96,8 @@ pub(super) enum ProgramPhase {
 pub(super) struct StoredValue {
     pub(super) bytes: u64,
     pub(super) is_stored: bool,
+    /// The running steps that read it.
+    pub(super) n_readers: u32,
 }
 
 impl HostSession {
@@ -199,7 +201,7 @@ impl Host {
             program_bytes: 0,
             values: BTreeMap::new(),
             value_bytes: 0,
-            released: Vec::new(),
+            released: BTreeMap::new(),
             requests: BTreeMap::new(),
             last_started: before(open.first_step),
             steps: BTreeMap::new(),

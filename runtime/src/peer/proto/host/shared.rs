@@ -323,7 +323,7 @@ impl Host {
         let mut ids = BTreeSet::new();
         let (mut n_new, mut new_bytes, mut lent_bytes) = (0, 0u64, 0u64);
         for SharedUse { name, ty, is_read, value, initial, .. } in uses {
-            if session.values.contains_key(value) || !ids.insert(*value) {
+            if session.has_value(*value) || !ids.insert(*value) {
                 return Err(invalid("the id of a new value is in use"));
             }
             let bytes = match (shared.vars.get(name), initial.and_then(|initial| session.stored(initial))) {
@@ -375,7 +375,7 @@ impl Host {
                 );
             }
             let NumberedValue { value: from, bytes } = shared.vars[name].value;
-            session.values.insert(*value, StoredValue { bytes, is_stored: true });
+            session.values.insert(*value, StoredValue { bytes, is_stored: true, n_readers: 0 });
             session.value_bytes += bytes;
             out.push(HostOutput::LendValue { from, session: slot, value: *value });
         }

@@ -12,6 +12,7 @@ use crate::peer::proto::host::session::StoredValue;
 use crate::peer::proto::payload::{FRAME_BYTES, too_much_waits};
 use anabranch_dsl::memory::HeldBytes;
 use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 /// Maximum number of steps whose frames wait.
@@ -48,17 +49,23 @@ impl HostStep {
 pub(super) type EarlyFrames = Vec<(HostArrival, HeldBytes)>;
 
 impl HostSession {
-    /// Returns whether a running step reads a value.
-    pub(super) fn is_read(&self, value: ValueId) -> bool {
-        self.steps.values().any(|step| step.reads.contains(&value))
+    /// Returns whether the number of a value is in use.
+    pub(super) fn has_value(&self, value: ValueId) -> bool {
+        self.values.contains_key(&value) || self.released.contains_key(&value)
     }
 
-    /// Counts released values no more that no step reads any longer.
-    fn free_released(&mut self) {
-        let (read, free) = std::mem::take(&mut self.released).into_iter().partition(|&(value, _)| self.is_read(value));
-        self.released = read;
-        let free: Vec<(ValueId, u64)> = free;
-        self.value_bytes -= free.iter().map(|(_, bytes)| bytes).sum::<u64>();
+    /// Notes that a step reads values no longer.
+    fn end_reads(&mut self, reads: &[ValueId]) {
+        for value in reads {
+            if let Some(state) = self.values.get_mut(value) {
+                state.n_readers -= 1;
+            } else if let Entry::Occupied(mut released) = self.released.entry(*value) {
+                released.get_mut().n_readers -= 1;
+                if released.get().n_readers == 0 {
+                    self.value_bytes -= released.remove().bytes;
+                }
+            }
+        }
     }
 
     /// Notes that no further steps up to `last` will begin.
@@ -132,11 +139,15 @@ impl Host {
             }
         };
         let deadline = start.deadline_ms.map(|ms| now + Duration::from_millis(ms.into()));
+        let reads: Vec<ValueId> = start.vars.iter().map(|&(_, value)| value).collect();
+        for value in &reads {
+            session.values.get_mut(value).expect("the value is stored, as was checked").n_readers += 1;
+        }
         let running = HostStep {
             participants: start.participants.clone(),
             routes: routes.clone(),
             assigns: start.assigns.clone(),
-            reads: start.vars.iter().map(|&(_, value)| value).collect(),
+            reads,
             inputs: start.inputs.iter().copied().collect(),
             deadline,
             exhausted_at: now.saturating_add(self.limits.step_time),
@@ -247,7 +258,7 @@ impl Host {
         }
         let Some(session) = self.sessions.get_mut(&key.session) else { return };
         let Some(step) = session.steps.remove(&key.step) else { return };
-        session.free_released();
+        session.end_reads(&step.reads);
         let outcome = match outcome {
             Ok(_) if step.is_stopped => Err(StepFault::new(WireErrorKind::Cancelled, "the step was aborted")),
             Ok(end) => keep(session, &self.limits, &step, end).map_err(|error| StepFault { position: None, error }),
@@ -315,7 +326,7 @@ fn check_start(session: &HostSession, start: &Start) -> Result<(super::ProgramKe
     }
     let running = session.steps.values().flat_map(|step| &step.assigns);
     let mut taken: BTreeSet<ValueId> = running.map(|&(_, value)| value).collect();
-    if start.assigns.iter().any(|&(_, value)| session.values.contains_key(&value) || !taken.insert(value)) {
+    if start.assigns.iter().any(|&(_, value)| session.has_value(value) || !taken.insert(value)) {
         return Err(invalid("the id of a new value is in use"));
     }
     let others = start.participants.iter().filter(|&&process| process != session.you);
@@ -343,7 +354,7 @@ fn keep(
             let message = format!("the program does not assign variable {variable}");
             return Err(WireError::new(WireErrorKind::Internal, message));
         };
-        if session.values.contains_key(&value) {
+        if session.has_value(value) {
             return Err(invalid("the id of a new value is in use"));
         }
         bytes = bytes.saturating_add(*len);
@@ -356,7 +367,7 @@ fn keep(
     session.value_bytes += bytes;
     for &(variable, value) in &step.assigns {
         let len = end.assigned.iter().find(|(assigned, _)| *assigned == variable).map_or(0, |(_, len)| *len);
-        session.values.insert(value, StoredValue { bytes: len, is_stored: true });
+        session.values.insert(value, StoredValue { bytes: len, is_stored: true, n_readers: 0 });
     }
     Ok(end.outputs)
 }

@@ -20,7 +20,7 @@ impl Host {
         let work = self.work_of(self.sessions[&slot].owner);
         let session = self.sessions.get_mut(&slot).expect("the session exists");
         let bytes = tensor.n_bytes();
-        let refusal = if session.values.contains_key(&value) || session.requests.contains_key(&request) {
+        let refusal = if session.has_value(value) || session.requests.contains_key(&request) {
             Some(invalid("the number of the value or of the request is in use"))
         } else if session.values.len() >= self.limits.values || bytes > self.limits.value_bytes - session.value_bytes {
             Some(exhausted(format!("the session's variables exceed the {} bytes at the peer", self.limits.value_bytes)))
@@ -32,7 +32,7 @@ impl Host {
         if let Some(error) = refusal {
             return reply(session, CallerFrame::RequestFailed { request, error }, out);
         }
-        session.values.insert(value, StoredValue { bytes, is_stored: false });
+        session.values.insert(value, StoredValue { bytes, is_stored: false, n_readers: 0 });
         session.value_bytes += bytes;
         session.requests.insert(request, Some(value));
         let key = RequestKey { session: slot, request };
@@ -172,10 +172,11 @@ impl HostSession {
     /// Forgets a value, which counts until no running step reads it. Returns whether it was stored.
     fn drop_value(&mut self, value: ValueId) -> bool {
         let Some(state) = self.values.remove(&value) else { return false };
-        match self.is_read(value) {
-            true => self.released.push((value, state.bytes)),
-            false => self.value_bytes -= state.bytes,
+        let is_stored = state.is_stored;
+        match state.n_readers {
+            0 => self.value_bytes -= state.bytes,
+            _ => _ = self.released.insert(value, state),
         }
-        state.is_stored
+        is_stored
     }
 }
