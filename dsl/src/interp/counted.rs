@@ -12,7 +12,8 @@ pub const ELEMENT_BYTES: usize = 128;
 /// A tensor in a stack or list. Its strings do not keep large blocks of memory of which they are
 /// small parts.
 ///
-/// It counts with its elements, unless they count themselves. Elements that several have count once.
+/// It counts with its elements, unless they count themselves. Elements that several have count
+/// once.
 #[derive(Debug)]
 pub(super) struct CountedTensor {
     tensor: HostTensor,
