@@ -360,9 +360,14 @@ impl HostTensor {
         self.data.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns what counts in the budget of the run because stacks or lists have the tensor.
+    fn stored_in_run(&self) -> Option<Arc<HeldBytes>> {
+        self.stored().upgrade().filter(|held| memory::is_of_run(held))
+    }
+
     /// Returns the bytes that the budget of the run would count if a stack or list had the tensor.
     pub(crate) fn bytes_to_store(&self) -> usize {
-        if self.stored().strong_count() > 0 { 0 } else { self.uncounted_bytes() }
+        if self.stored_in_run().is_some() { 0 } else { self.uncounted_bytes() }
     }
 
     /// Counts the elements in the budget of the run, while stacks and lists have the tensor: once,
@@ -371,13 +376,11 @@ impl HostTensor {
         if self.uncounted_bytes() == 0 {
             return None;
         }
-        let mut stored = self.stored();
-        if let Some(held) = stored.upgrade() {
-            return Some(held);
-        }
-        let held = Arc::new(memory::hold(|| self.buffer().n_bytes())?);
-        *stored = Arc::downgrade(&held);
-        Some(held)
+        self.stored_in_run().or_else(|| {
+            let held = Arc::new(memory::hold(|| self.buffer().n_bytes())?);
+            *self.stored() = Arc::downgrade(&held);
+            Some(held)
+        })
     }
 
     /// Counts the tensor no more in the budget of the run that made it.

@@ -227,9 +227,15 @@ pub(crate) fn hold(bytes: impl FnOnce() -> usize) -> Option<HeldBytes> {
     })
 }
 
+/// Returns whether bytes count in the budget of the run.
+pub(crate) fn is_of_run(held: &HeldBytes) -> bool {
+    BUDGET.with_borrow(|budget| budget.as_ref().is_some_and(|budget| Arc::ptr_eq(budget, &held.gauge)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::interp::Stack;
     use crate::{Bytes, HostTensor};
 
     #[test]
@@ -264,6 +270,21 @@ mod tests {
         assert_eq!(budget.held(), 80);
         drop((a, b));
         assert_eq!(budget.held(), 0);
+    }
+
+    #[test]
+    fn what_stacks_share_counts_once_in_each_budget() {
+        let tensor = HostTensor::new([100], vec![0u8; 100]);
+        let element = tensor.ty();
+        let stack = || Stack::new(element.clone(), vec![tensor.clone(); 3]);
+        let [a, b] = [(); 2].map(|()| ByteGauge::new(10_000));
+        let in_a = within(Some(a.clone()), || [stack(), stack()]);
+        let in_b = within(Some(b.clone()), stack);
+        assert_eq!((a.held(), b.held()), (100 + 6 * 128, 100 + 3 * 128));
+        drop(in_a);
+        assert_eq!((a.held(), b.held()), (0, 100 + 3 * 128));
+        drop(in_b);
+        assert_eq!(b.held(), 0);
     }
 
     #[test]
