@@ -181,8 +181,9 @@ pub fn within<R>(budget: Option<Arc<ByteGauge>>, f: impl FnOnce() -> R) -> R {
 /// assert_eq!(error.to_string(), "out of memory: 1208925819614629174706176 bytes are needed");
 /// ```
 pub fn check(bytes: u128) -> Result<(), OutOfMemory> {
-    check_budget(|| bytes)?;
-    check_system(bytes)
+    // First what is the same for every run.
+    check_system(bytes)?;
+    check_budget(|| bytes)
 }
 
 /// Checks that the budget of the run, if there is one, has room for bytes.

@@ -42,6 +42,11 @@ impl<T> CountedVec<T> {
         if needed <= present {
             return Ok(());
         }
+        let bytes_needed = needed.saturating_mul(bytes);
+        // First what is the same for every run, whose budget then has refused nothing.
+        if memory::check_system(bytes_needed as u128).is_err() {
+            return Err(NoMemory { bytes: bytes_needed });
+        }
         for part in [1, 4, 16, 64] {
             let ample = needed.max(present.saturating_add(present / part)).max(8);
             let Ok(more) = memory::try_hold((ample - present).saturating_mul(bytes)) else { continue };
@@ -58,7 +63,7 @@ impl<T> CountedVec<T> {
                 return Ok(());
             }
         }
-        Err(NoMemory { bytes: needed.saturating_mul(bytes) })
+        Err(NoMemory { bytes: bytes_needed })
     }
 }
 
