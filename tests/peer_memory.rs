@@ -202,7 +202,7 @@ fn what_grows_in_a_kernel_counts_in_the_memory_of_its_step() -> Result<(), Diagn
         exhausted(texts.call((word(), 4_000)).expect_err("a list of strings of 8 MB"));
         assert_eq!(texts.call((word(), 200))?, 20_900);
     }
-    // What several elements share counts once.
+    // A tensor that several elements share counts once.
     let many_times = session.function(many_times)?;
     assert_eq!(many_times.call((vec![1.0f32; 300_000], 50))?, 50);
     let empty = session.function(empty)?;
@@ -218,7 +218,7 @@ fn what_grows_in_a_kernel_counts_in_the_memory_of_its_step() -> Result<(), Diagn
         exhausted(side_by_side.call((x(), 2_000)).map(drop).expect_err("8 MB are saved"));
         side_by_side.call((vec![1.0f32; 100], 100))?;
     }
-    // What each iteration needs for itself counts as long as it runs.
+    // The stacks of an iteration count as long as it runs.
     let for_each = |x, n| gradients(sines(x, n), x);
     let for_each = session
         .function(move |xs: Tensor, n: Tensor<i32>| on("/peer:0/cpu:0", || map(xs, |x| for_each(x, n)).sum()))?;

@@ -7,8 +7,8 @@
 //!
 //! A thread that computes for others does so [`within`] a budget, a [`ByteGauge`]. Then each tensor
 //! that it makes counts until the last handle is dropped, and so do the parts of stacks and lists.
-//! What was computed before it is counted may exceed the budget, but by no more than one operation:
-//! the next [`check`] fails. Without a budget nothing is counted.
+//! A value is counted when it exists, so a thread may exceed the budget by the result of one
+//! operation: the next [`check`] fails. Without a budget nothing is counted.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -181,7 +181,7 @@ pub fn within<R>(budget: Option<Arc<ByteGauge>>, f: impl FnOnce() -> R) -> R {
 /// assert_eq!(error.to_string(), "out of memory: 1208925819614629174706176 bytes are needed");
 /// ```
 pub fn check(bytes: u128) -> Result<(), OutOfMemory> {
-    // First what is the same for every run.
+    // The system first, as its answer is the same for every run.
     check_system(bytes)?;
     check_budget(|| bytes)
 }

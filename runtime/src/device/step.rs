@@ -203,6 +203,8 @@ impl Step {
     pub(crate) fn within_budget<R>(&self, run: impl FnOnce() -> Result<R>) -> Result<R> {
         let Some(budget) = &self.host.budget else { return memory::within(None, run) };
         memory::within(Some(budget.clone()), || {
+            // Growth may have been refused before, and then have succeeded with less.
+            budget.take_refusal();
             run().map_err(|error| match budget.take_refusal() {
                 Some(held) if error.kind == ErrorKind::ResourceExhausted => {
                     error.at(Loc::UNKNOWN, format!("{} (`--step-memory`)", usage(held, budget.limit())))

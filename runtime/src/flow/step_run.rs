@@ -32,7 +32,7 @@ pub(super) struct OtherSide {
     pub(super) awaited: Vec<ProcessId>,
 }
 
-/// What a running kernel holds of the budget: for its memory, and for its inputs.
+/// The bytes that a running kernel holds of the budget: for its memory, and for its inputs.
 #[derive(Debug)]
 #[expect(dead_code, reason = "the bytes count until it is dropped")]
 pub(super) struct KernelMemory {

@@ -334,77 +334,81 @@ unsafe fn tile<V: Vector, const W: usize>(instrs: &[BoundInstr<V::T>], at: usize
     unsafe {
         let mut acc = [V::splat(V::T::default()); W];
         for instr in instrs {
-            macro_rules! many {
-                (|$a:ident, $b:ident| $e:expr) => {{
-                    for i in 0..W {
-                        let $a = acc[i];
-                        let $b = V::load(instr.at.add(at + i * V::N));
-                        acc[i] = $e;
-                    }
-                }};
-            }
-            macro_rules! one {
-                (|$a:ident, $b:ident| $e:expr) => {{
-                    let $b = V::splat(instr.one);
-                    for i in 0..W {
-                        let $a = acc[i];
-                        acc[i] = $e;
-                    }
-                }};
-            }
-            macro_rules! own {
-                (|$a:ident| $e:expr) => {{
-                    for i in 0..W {
-                        let $a = acc[i];
-                        acc[i] = $e;
-                    }
-                }};
-            }
-            let place = |i: usize| instr.at.add(at + i * V::N);
-            execute!(instr.opcode, acc, many, one, own, place);
+            execute(instr.opcode, &mut acc, instr.at.wrapping_add(at), instr.one);
         }
     }
 }
 
-/// Executes an instruction on the vectors of an accumulator. `many`, `one` and `own` apply a
-/// function to each vector and its operand, and `place` returns where a vector is stored.
-macro_rules! execute {
-    ($opcode:expr, $acc:ident, $many:ident, $one:ident, $own:ident, $place:ident) => {
-        match $opcode {
-            Opcode::Load => $many!(|_a, b| b),
-            Opcode::LoadOne => $one!(|_a, b| b),
+/// Executes an instruction on the vectors of an accumulator. Its operand is either the elements
+/// from `at` on or `one` element.
+///
+/// # Safety
+/// The processor must support the instructions of `V`. If the operand is in memory, it must be
+/// valid for `W` vectors.
+#[inline(always)]
+pub(super) unsafe fn execute<V: Vector, const W: usize>(opcode: Opcode, acc: &mut [V; W], at: *mut V::T, one: V::T) {
+    macro_rules! many {
+        (|$a:ident, $b:ident| $e:expr) => {{
+            for i in 0..W {
+                let $a = acc[i];
+                let $b = V::load(at.add(i * V::N));
+                acc[i] = $e;
+            }
+        }};
+    }
+    macro_rules! one {
+        (|$a:ident, $b:ident| $e:expr) => {{
+            let $b = V::splat(one);
+            for i in 0..W {
+                let $a = acc[i];
+                acc[i] = $e;
+            }
+        }};
+    }
+    macro_rules! own {
+        (|$a:ident| $e:expr) => {{
+            for i in 0..W {
+                let $a = acc[i];
+                acc[i] = $e;
+            }
+        }};
+    }
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        match opcode {
             Opcode::Store => {
-                for (i, acc) in $acc.iter().enumerate() {
-                    acc.store($place(i));
+                for (i, acc) in acc.iter().enumerate() {
+                    acc.store(at.add(i * V::N));
                 }
             }
-            Opcode::Double => $own!(|a| a.add(a)),
-            Opcode::Square => $own!(|a| a.mul(a)),
-            Opcode::Sqrt => $own!(|a| a.sqrt()),
-            Opcode::Add => $many!(|a, b| a.add(b)),
-            Opcode::AddOne => $one!(|a, b| a.add(b)),
-            Opcode::Mul => $many!(|a, b| a.mul(b)),
-            Opcode::MulOne => $one!(|a, b| a.mul(b)),
-            Opcode::Sub => $many!(|a, b| a.sub(b)),
-            Opcode::SubOne => $one!(|a, b| a.sub(b)),
-            Opcode::SubFrom => $many!(|a, b| b.sub(a)),
-            Opcode::SubFromOne => $one!(|a, b| b.sub(a)),
-            Opcode::Div => $many!(|a, b| a.div(b)),
-            Opcode::DivOne => $one!(|a, b| a.div(b)),
-            Opcode::DivFrom => $many!(|a, b| b.div(a)),
-            Opcode::DivFromOne => $one!(|a, b| b.div(a)),
-            Opcode::Larger => $many!(|a, b| a.larger(b)),
-            Opcode::LargerOne => $one!(|a, b| a.larger(b)),
-            Opcode::LargerFrom => $many!(|a, b| b.larger(a)),
-            Opcode::LargerFromOne => $one!(|a, b| b.larger(a)),
-            Opcode::Smaller => $many!(|a, b| a.smaller(b)),
-            Opcode::SmallerOne => $one!(|a, b| a.smaller(b)),
-            Opcode::SmallerFrom => $many!(|a, b| b.smaller(a)),
-            Opcode::SmallerFromOne => $one!(|a, b| b.smaller(a)),
+            Opcode::Load => many!(|_a, b| b),
+            Opcode::LoadOne => one!(|_a, b| b),
+            Opcode::Double => own!(|a| a.add(a)),
+            Opcode::Square => own!(|a| a.mul(a)),
+            Opcode::Sqrt => own!(|a| a.sqrt()),
+            Opcode::Add => many!(|a, b| a.add(b)),
+            Opcode::AddOne => one!(|a, b| a.add(b)),
+            Opcode::Mul => many!(|a, b| a.mul(b)),
+            Opcode::MulOne => one!(|a, b| a.mul(b)),
+            Opcode::Sub => many!(|a, b| a.sub(b)),
+            Opcode::SubOne => one!(|a, b| a.sub(b)),
+            Opcode::SubFrom => many!(|a, b| b.sub(a)),
+            Opcode::SubFromOne => one!(|a, b| b.sub(a)),
+            Opcode::Div => many!(|a, b| a.div(b)),
+            Opcode::DivOne => one!(|a, b| a.div(b)),
+            Opcode::DivFrom => many!(|a, b| b.div(a)),
+            Opcode::DivFromOne => one!(|a, b| b.div(a)),
+            Opcode::Larger => many!(|a, b| a.larger(b)),
+            Opcode::LargerOne => one!(|a, b| a.larger(b)),
+            Opcode::LargerFrom => many!(|a, b| b.larger(a)),
+            Opcode::LargerFromOne => one!(|a, b| b.larger(a)),
+            Opcode::Smaller => many!(|a, b| a.smaller(b)),
+            Opcode::SmallerOne => one!(|a, b| a.smaller(b)),
+            Opcode::SmallerFrom => many!(|a, b| b.smaller(a)),
+            Opcode::SmallerFromOne => one!(|a, b| b.smaller(a)),
         }
-    };
+    }
 }
-pub(super) use execute;
 
 #[cfg(test)]
 mod tests {

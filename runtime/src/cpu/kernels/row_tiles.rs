@@ -8,7 +8,7 @@
 //! identical to those of the stages one by one: the lanes of a row are those of
 //! [`ReduceLoops`](super::reduce::ReduceLoops), and columns get the rows in their order.
 
-use super::chain::{Chain, Opcode, With};
+use super::chain::{self, Chain, Opcode, With};
 use super::elementwise::Arg;
 use super::reduce::{LANES, PartialResults, Reduction};
 use super::rows::{MAX_STAGES, RowStage, RowStageDest, RowStageInput, RowStageKind};
@@ -24,6 +24,9 @@ const VECTORS: usize = 8;
 
 /// Minimum number of elements of a row that is worth tiles.
 const MIN_WIDTH: usize = 64;
+
+/// The same for a single chain, which saves no pass, but goes over a row without dividing it.
+const MIN_WIDTH_OF_MAP: usize = 256;
 
 /// Maximum number of reductions of rows in a pass.
 const MAX_REDUCTIONS: usize = 4;
@@ -62,7 +65,7 @@ enum ElementsOf {
     Stage(u8),
 }
 
-/// What an instruction does.
+/// The operation of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TileOpcode {
     /// An instruction of a chain.
@@ -153,11 +156,13 @@ impl TilePass {
         while pass.stages.end < stages.len() && pass.add(stages, n_rows).is_some() {
             pass.stages.end += 1;
         }
-        // Rows alone are added four at a time.
-        let is_plain =
-            |stage: &RowStage| matches!(&stage.work, RowStageKind::Reduce(reduce) if reduce.ops().is_empty());
-        let is_reduced = |stage: &RowStage| matches!(stage.work, RowStageKind::Reduce(_)) && !is_plain(stage);
-        let is_worth = pass.stages.len() > 1 || (pass.stages.len() == 1 && is_reduced(&stages[first]));
+        let is_worth = match (pass.stages.len(), &stages[first].work) {
+            (0, _) => false,
+            // Rows alone are added four at a time.
+            (1, RowStageKind::Reduce(reduce)) => !reduce.ops().is_empty(),
+            (1, RowStageKind::Map(_)) => width >= MIN_WIDTH_OF_MAP,
+            _ => true,
+        };
         is_worth.then_some(pass)
     }
 
@@ -431,33 +436,6 @@ unsafe fn tile<V: Vector, const W: usize>(
         let mut acc = [V::splat(V::T::default()); W];
         for instr in instrs {
             let at = instr.at.wrapping_add(k * instr.step);
-            let place = |v: usize| at.wrapping_add(v * V::N);
-            macro_rules! many {
-                (|$a:ident, $b:ident| $e:expr) => {{
-                    for v in 0..W {
-                        let $a = acc[v];
-                        let $b = V::load(place(v));
-                        acc[v] = $e;
-                    }
-                }};
-            }
-            macro_rules! one {
-                (|$a:ident, $b:ident| $e:expr) => {{
-                    let $b = V::splat(instr.one);
-                    for v in 0..W {
-                        let $a = acc[v];
-                        acc[v] = $e;
-                    }
-                }};
-            }
-            macro_rules! own {
-                (|$a:ident| $e:expr) => {{
-                    for v in 0..W {
-                        let $a = acc[v];
-                        acc[v] = $e;
-                    }
-                }};
-            }
             macro_rules! reduce {
                 ($slot:expr, |$a:ident, $b:ident| $e:expr) => {{
                     let lanes = &mut reductions[usize::from($slot)];
@@ -471,13 +449,14 @@ unsafe fn tile<V: Vector, const W: usize>(
             macro_rules! columns {
                 (|$a:ident, $b:ident| $e:expr) => {{
                     for v in 0..W {
-                        let ($a, $b) = (V::load(place(v)), acc[v]);
-                        $e.store(place(v));
+                        let at = at.wrapping_add(v * V::N);
+                        let ($a, $b) = (V::load(at), acc[v]);
+                        $e.store(at);
                     }
                 }};
             }
             match instr.opcode {
-                TileOpcode::Chain(opcode) => super::chain::execute!(opcode, acc, many, one, own, place),
+                TileOpcode::Chain(opcode) => chain::execute(opcode, &mut acc, at, instr.one),
                 TileOpcode::Reduce { slot, by: FloatCombine::Add } => reduce!(slot, |a, b| a.add(b)),
                 TileOpcode::Reduce { slot, by: FloatCombine::Mul } => reduce!(slot, |a, b| a.mul(b)),
                 TileOpcode::Reduce { slot, by: FloatCombine::Larger } => reduce!(slot, |a, b| a.larger(b)),

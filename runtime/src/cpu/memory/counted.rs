@@ -43,7 +43,7 @@ impl<T> CountedVec<T> {
             return Ok(());
         }
         let bytes_needed = needed.saturating_mul(bytes);
-        // First what is the same for every run, whose budget then has refused nothing.
+        // The system first, as its answer is the same for every run.
         if memory::check_system(bytes_needed as u128).is_err() {
             return Err(NoMemory { bytes: bytes_needed });
         }
@@ -52,7 +52,7 @@ impl<T> CountedVec<T> {
             let Ok(more) = memory::try_hold((ample - present).saturating_mul(bytes)) else { continue };
             let missing = ample - self.len();
             if self.elements.try_reserve_exact(missing).is_ok() {
-                // What was made in another budget counts there no more.
+                // Elements that were counted in another budget count there no more.
                 let apart = match &self.held {
                     Some(held) => more.and_then(|more| held.join(more)),
                     None => more,
