@@ -12,7 +12,7 @@ use anabranch_runtime::CancelHandle;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -41,28 +41,48 @@ impl StopSignal {
 struct SignalState {
     /// Whether nothing watches.
     idle: Arc<AtomicBool>,
-    /// Whether a signal has arrived since the first watch began.
-    stop: Arc<AtomicBool>,
-    /// The number of the signal.
-    number: Arc<AtomicUsize>,
+    arrived: ArrivedSignals,
     n_watches: Mutex<usize>,
+}
+
+/// Whether each signal has arrived since the first watch began.
+#[derive(Clone, Default)]
+struct ArrivedSignals {
+    interrupt: Arc<AtomicBool>,
+    terminate: Arc<AtomicBool>,
+}
+
+impl ArrivedSignals {
+    fn clear(&self) {
+        self.interrupt.store(false, Ordering::SeqCst);
+        self.terminate.store(false, Ordering::SeqCst);
+    }
+
+    /// Returns the signal that has arrived. It is one alone, as the second ends the program.
+    fn first(&self) -> Option<StopSignal> {
+        let signals = [(&self.interrupt, StopSignal::Interrupt), (&self.terminate, StopSignal::Terminate)];
+        signals.into_iter().find(|(arrived, _)| arrived.load(Ordering::SeqCst)).map(|(_, signal)| signal)
+    }
 }
 
 impl SignalState {
     /// Installs the handlers. Actions run in the order of their registration.
+    ///
+    /// The second signal exits. Handlers of different signals can run in two threads at once. So
+    /// each of them first says that its signal has arrived and then looks for the other: one of them
+    /// sees that both have.
     fn install() -> io::Result<SignalState> {
         let state = SignalState {
             idle: Arc::new(AtomicBool::new(true)),
-            stop: Arc::default(),
-            number: Arc::default(),
+            arrived: ArrivedSignals::default(),
             n_watches: Mutex::default(),
         };
-        for signal in [SIGINT, SIGTERM] {
+        let ArrivedSignals { interrupt, terminate } = &state.arrived;
+        for (signal, this, other) in [(SIGINT, interrupt, terminate), (SIGTERM, terminate, interrupt)] {
             flag::register_conditional_default(signal, state.idle.clone())?;
-            // The second signal exits.
-            flag::register_conditional_shutdown(signal, 128 + signal, state.stop.clone())?;
-            flag::register_usize(signal, state.number.clone(), signal.unsigned_abs() as usize)?;
-            flag::register(signal, state.stop.clone())?;
+            flag::register_conditional_shutdown(signal, 128 + signal, this.clone())?;
+            flag::register(signal, this.clone())?;
+            flag::register_conditional_shutdown(signal, 128 + signal, other.clone())?;
         }
         Ok(state)
     }
@@ -157,7 +177,7 @@ impl SignalWatch {
         })?;
         let mut n_watches = lock(&state.n_watches);
         if *n_watches == 0 {
-            state.stop.store(false, Ordering::SeqCst);
+            state.arrived.clear();
             state.idle.store(false, Ordering::SeqCst);
         }
         *n_watches += 1;
@@ -173,18 +193,14 @@ impl SignalWatch {
     pub fn cancel_handle(&self) -> Result<CancelHandle> {
         let mut canceller = lock(&self.canceller);
         if canceller.is_none() {
-            *canceller = Some(Canceller::start(self.state.stop.clone())?);
+            *canceller = Some(Canceller::start(self.state.arrived.clone())?);
         }
         Ok(canceller.as_ref().expect("it was just started").handle.clone())
     }
 
     /// Returns the signal that asks for an end, if one has arrived.
     pub fn caught(&self) -> Option<StopSignal> {
-        if !self.state.stop.load(Ordering::SeqCst) {
-            return None;
-        }
-        let is_interrupt = self.state.number.load(Ordering::SeqCst) == SIGINT.unsigned_abs() as usize;
-        Some(if is_interrupt { StopSignal::Interrupt } else { StopSignal::Terminate })
+        self.state.arrived.first()
     }
 }
 
@@ -211,12 +227,12 @@ struct Canceller {
 }
 
 impl Canceller {
-    fn start(stop: Arc<AtomicBool>) -> Result<Canceller> {
+    fn start(arrived: ArrivedSignals) -> Result<Canceller> {
         let (handle, has_ended) = (CancelHandle::new(), Arc::new(AtomicBool::new(false)));
         let (cancel, ended) = (handle.clone(), has_ended.clone());
         let watch = move || {
             while !ended.load(Ordering::SeqCst) {
-                if stop.load(Ordering::SeqCst) {
+                if arrived.first().is_some() {
                     return cancel.cancel();
                 }
                 thread::park_timeout(BETWEEN_LOOKS);

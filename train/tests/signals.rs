@@ -173,9 +173,11 @@ fn loops_until_a_signal_comes() -> Result<(), Diagnostic> {
 const GO: [u8; 1] = *b"g";
 const SIGNALED: [u8; 1] = *b"s";
 
-fn send(signal: &str, victim: &Victim) {
-    let sent = Command::new("sh").args(["-c", &format!("kill -{signal} {}", victim.process.id())]).status();
-    assert!(sent.is_ok_and(|status| status.success()), "the signal can be sent");
+/// Sends signals one right after the other.
+fn send<const N: usize>(signals: [&str; N], victim: &Victim) {
+    let commands = signals.map(|signal| format!("kill -{signal} {}", victim.process.id()));
+    let sent = Command::new("sh").args(["-c", &commands.join(" && ")]).status();
+    assert!(sent.is_ok_and(|status| status.success()), "signals can be sent");
 }
 
 /// Lets the program go on.
@@ -205,7 +207,7 @@ fn ended_by(signal: &str, stop: StopSignal, program: &str, folder: &TestFolder, 
         release(&mut victim, GO);
         assert_eq!(victim.read(1).len(), 1, "it waits again");
     }
-    send(signal, &victim);
+    send([signal], &victim);
     release(&mut victim, SIGNALED);
     let lines = victim.read(2);
     assert!(lines[0].contains(&format!("Signal({stop:?}) after ")), "{lines:?}");
@@ -282,8 +284,7 @@ fn a_second_signal_exits_at_once() {
         let folder = TestFolder::new("second_signal");
         let mut victim = started(program, &folder);
         // Two equal signals may arrive as one.
-        send("INT", &victim);
-        send("TERM", &victim);
+        send(["INT", "TERM"], &victim);
         let codes = [StopSignal::Interrupt, StopSignal::Terminate].map(StopSignal::exit_code);
         assert!(end_of(&mut victim).code().is_some_and(|code| codes.contains(&code)), "{program}");
     }
@@ -310,7 +311,7 @@ fn after_the_run_a_signal_does_what_it_does_without_one() {
     release(&mut victim, GO);
     let lines = victim.read(2);
     assert!(lines[0].ends_with("Completed after 18"), "{lines:?}");
-    send("TERM", &victim);
+    send(["TERM"], &victim);
     // The number of the signal.
     assert_eq!(end_of(&mut victim).signal(), Some(15));
 }
