@@ -4,6 +4,7 @@
 use crate::support::error_of;
 use anabranch::dsl::equality::one_nan_each;
 use anabranch::dsl::function::{Arguments, CallArgs, GraphFn, trace_fn};
+use anabranch::dsl::memory::{self, ByteGauge};
 use anabranch::dsl::passes::Pipeline;
 use anabranch::prelude::*;
 use anabranch::{Array, Diagnostic, Float, Graph, HostTensor};
@@ -307,6 +308,35 @@ fn sequences_of_different_lengths_are_read_in_lanes() {
     let f = |w: Tensor, xs: Tensor, n: Tensor<i32>| map((xs, n), |(x, n)| filtered(w, x, n));
     let (result, _) = in_lanes(f, (0.9f32, &xs, &lengths));
     result.expect_err("one row is too short");
+}
+
+#[test]
+fn additions_of_lanes_count_in_the_budget_of_the_run() {
+    #[graph]
+    fn grown(x: Tensor, table: Tensor) -> Tensor {
+        let row = x.cast::<i32>() % 3;
+        let mut y = x;
+        while y < 1e4 {
+            y = y * 1.2 + table.row(row);
+        }
+        y
+    }
+    let f = |xs: Tensor, table: Tensor| gradients(map(xs, |x| grown(x, table)).sum(), table);
+    let args = Arguments::of::<(Tensor, Tensor)>((numbers(2_000), [1.0f32, 2.0, 3.0]));
+    let graph = graph_of(f, &args);
+    let run = |limit: u64| {
+        let program = Program::with_lanes(graph.clone(), 64).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(program.explain().matches("in lanes").count(), 2, "{}", program.explain());
+        let budget = ByteGauge::new(limit);
+        let result = memory::within(Some(budget.clone()), || program.run(args.tensors(), &mut vec![]));
+        let result = result.map(|outputs| outputs[0].data::<f32>().to_vec()).map_err(|e| e.message);
+        (result, budget.take_refusal())
+    };
+    let (expected, refusal) = run(1 << 20);
+    assert_eq!(refusal, None);
+    // The additions do not fit, so that the loop runs without lanes.
+    let (result, refusal) = run(500_000);
+    assert!(refusal.is_some() && result.is_ok() && result == expected, "{result:?}");
 }
 
 /// The initial probabilities, transitions and emissions of a model, sequences and their lengths.

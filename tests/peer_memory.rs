@@ -1,9 +1,11 @@
 //! The memory that steps take at a peer.
 
 use crate::peers::{serve, session_with};
-use anabranch::peers::{NodeKey, PeerOptions};
+use crate::support::waits::until;
+use anabranch::peers::{NodeKey, Peer, PeerOptions, PeerStatus, Profile};
 use anabranch::prelude::*;
-use anabranch::{Array, Bytes, Diagnostic, Dim, ErrorKind};
+use anabranch::{Array, Bytes, CallOptions, CancelHandle, Diagnostic, Dim, ErrorKind};
+use std::time::Duration;
 
 #[test]
 fn a_step_that_uses_more_memory_than_a_peer_allows_fails() -> Result<(), Diagnostic> {
@@ -223,5 +225,71 @@ fn what_grows_in_a_kernel_counts_in_the_memory_of_its_step() -> Result<(), Diagn
     let for_each = session
         .function(move |xs: Tensor, n: Tensor<i32>| on("/peer:0/cpu:0", || map(xs, |x| for_each(x, n)).sum()))?;
     for_each.call((vec![1.0f32; 40_000], 50))?;
+    Ok(())
+}
+
+/// Fails in one of several ways after values were computed, saved and pushed at two peers: an
+/// assertion, an index out of range, or a loop that ends only when it is stopped.
+#[graph]
+fn fails(x: Tensor, how: Tensor<i32>) -> Tensor {
+    let first = on("/peer:1/cpu:0", || x * 2.0);
+    let here = on("/cpu:0", || first.sum());
+    on("/peer:0/cpu:0", || {
+        let mut rows = List::<f32>::new([1_000]);
+        let mut i = scalar(0);
+        while i < 100 || how.equal(3) {
+            if i < 100 {
+                rows.push(first * here);
+            }
+            i += 1;
+        }
+        let all = rows.stack();
+        assert!(how.not_equal(1), "it fails");
+        all.row(how * 50).sum()
+    })
+}
+
+#[test]
+fn nothing_of_a_step_that_failed_counts() -> Result<(), Diagnostic> {
+    let (key, asker) = (NodeKey::generate()?, NodeKey::generate()?);
+    let options = || Ok::<_, Diagnostic>(PeerOptions::new(NodeKey::generate()?).allow(asker.id()));
+    let peers = [serve(options()?.step_memory(4_000_000), &key)?, serve(options()?, &key)?];
+    let session = session_with(key, &peers).build()?;
+    let usage = |peer: &Peer| {
+        let status = PeerStatus::ask(&asker, &peer.address(), Profile::Loopback, Duration::from_secs(10));
+        let status = status.unwrap_or_else(|error| panic!("the peer tells its state: {error}"));
+        (status.steps, status.step_bytes)
+    };
+    let until_nothing_counts = |after: &str| {
+        until(after, || peers.iter().all(|peer| usage(peer) == (0, 0)));
+    };
+    let fails = session.function(fails)?;
+    let x = || vec![1.0f32; 1_000];
+    assert_eq!(fails.call((x(), 0))?, 4e6);
+    until_nothing_counts("a step that succeeds");
+    let expect = |outcome: Result<Array<f32>, Diagnostic>, kind: ErrorKind| {
+        let error = outcome.expect_err("the step fails");
+        assert_eq!(error.kind, kind, "{error}");
+        until_nothing_counts(&error.to_string());
+    };
+    for _ in 0..3 {
+        expect(fails.call((x(), 1)), ErrorKind::AssertionFailed);
+        expect(fails.call((x(), 2)), ErrorKind::Invalid);
+        let deadline = CallOptions::new().timeout(Duration::from_millis(50));
+        expect(fails.call_with(&deadline, (x(), 3)), ErrorKind::DeadlineExceeded);
+        let cancel = CancelHandle::new();
+        let stop = CallOptions::new().cancelled_by(&cancel);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                until("the loop runs", || usage(&peers[0]).1 >= 400_000);
+                cancel.cancel();
+            });
+            expect(fails.call_with(&stop, (x(), 3)), ErrorKind::Cancelled);
+        });
+    }
+    let pushed = session.function(pushed)?;
+    let error = pushed.call((x(), 2_000)).expect_err("a list of 8 MB");
+    assert_eq!(error.kind, ErrorKind::ResourceExhausted, "{error}");
+    until_nothing_counts("a step that uses too much memory");
     Ok(())
 }

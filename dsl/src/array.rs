@@ -331,6 +331,12 @@ impl HostTensor {
         self.buffer().dtype()
     }
 
+    /// Returns the size of the elements in memory, of strings with the blocks that they keep.
+    #[doc(hidden)]
+    pub fn memory_bytes(&self) -> u64 {
+        self.buffer().n_bytes() as u64
+    }
+
     /// Returns the number of bytes of the elements, of strings with their length as they travel to
     /// other processes.
     #[doc(hidden)]

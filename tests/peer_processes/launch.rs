@@ -85,11 +85,15 @@ fn a_launcher_passes_sigterm_on() {
 }
 
 #[test]
-fn arguments_that_are_no_text_and_full_files_are_errors() {
+fn wrong_arguments_and_full_files_are_errors() {
     use std::os::unix::ffi::OsStrExt;
     let output = Command::new(ANABRANCH).arg(std::ffi::OsStr::from_bytes(b"k\xff")).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("is not UTF-8"), "{output:?}");
+    let output = Command::new(ANABRANCH).args(["peer", "--token", "0"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("`--token 0` is not a number of seconds above 0"), "{error}");
 
     if let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") {
         let output = Command::new(ANABRANCH).arg("--help").stdout(full).output().unwrap();

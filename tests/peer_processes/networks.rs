@@ -1,7 +1,7 @@
 //! Slow and broken networks: the peer is in a namespace of its own. Skipped if this process may not
 //! make one, unless `ANABRANCH_NAMESPACES` is set.
 
-use crate::processes::{ANABRANCH, FAILURE_TIMEOUT, PeerProcess, ProcessTest, bounded, spin, until};
+use crate::processes::{ANABRANCH, FAILURE_TIMEOUT, PeerProcess, ProcessTest, bounded, nothing_runs, spin, until};
 use anabranch::peers::Profile;
 use anabranch::prelude::*;
 use anabranch::{ErrorKind, Session};
@@ -97,7 +97,7 @@ fn a_link_that_goes_down_is_lost_and_found_again() {
         let text = error.to_string();
         assert!(text.contains("is unreachable") && text.contains(&peer.addr().to_string()), "{text}");
         assert!(run(&format!("ip link set {} up", namespace.device)));
-        until("the peer ends the step", || test.status(peer).steps == 0);
+        until("the peer ends the step", || nothing_runs(&test.status(peer)));
         assert_eq!(f.call(5).expect("the link is up"), 5);
     });
 }

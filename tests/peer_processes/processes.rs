@@ -202,6 +202,11 @@ impl ProcessTest {
     }
 }
 
+/// Returns whether no step of an open session runs at a peer, and none has memory.
+pub fn nothing_runs(status: &PeerStatus) -> bool {
+    (status.steps, status.step_bytes) == (0, 0)
+}
+
 /// What a process has written so far.
 #[derive(Clone)]
 struct Text(Arc<Mutex<String>>);

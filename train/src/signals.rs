@@ -69,8 +69,8 @@ impl SignalState {
     /// Installs the handlers. Actions run in the order of their registration.
     ///
     /// The second signal exits. Handlers of different signals can run in two threads at once. So
-    /// each of them first says that its signal has arrived and then looks for the other: one of them
-    /// sees that both have.
+    /// each of them first says that its signal has arrived and then looks for the other: one of
+    /// them sees that both have.
     fn install() -> io::Result<SignalState> {
         let state = SignalState {
             idle: Arc::new(AtomicBool::new(true)),

@@ -32,7 +32,7 @@ pub(crate) trait DeviceMemory: Any + Debug + Send + Sync {
     /// Returns the type of the value.
     fn ty(&self) -> Type;
 
-    /// Returns the length in bytes.
+    /// Returns the bytes that the value takes in memory.
     fn n_bytes(&self) -> u64;
 
     /// Returns the bytes that a step holds in its budget as long as it uses the value: those that
@@ -92,7 +92,7 @@ impl DeviceBuffer {
         self.memory.ty()
     }
 
-    /// Returns the length of the value in bytes.
+    /// Returns the bytes that the value takes in memory.
     pub(crate) fn n_bytes(&self) -> u64 {
         self.memory.n_bytes()
     }

@@ -13,7 +13,7 @@ impl DeviceMemory for HostTensor {
     }
 
     fn n_bytes(&self) -> u64 {
-        HostTensor::n_bytes(self)
+        self.memory_bytes()
     }
 
     fn bytes_to_hold(&self) -> u64 {
@@ -54,21 +54,21 @@ impl DeviceMemory for Container {
     }
 }
 
-/// Returns the length of a value in bytes.
+/// Returns the bytes that a value takes in memory.
 pub(super) fn bytes_of_value(value: &RuntimeValue) -> u64 {
     match value {
-        RuntimeValue::Tensor(tensor) => tensor.n_bytes(),
-        RuntimeValue::Stack(stack) => stack.items().iter().map(HostTensor::n_bytes).sum(),
+        RuntimeValue::Tensor(tensor) => tensor.memory_bytes(),
+        RuntimeValue::Stack(stack) => stack.items().iter().map(HostTensor::memory_bytes).sum(),
         RuntimeValue::List(list) => bytes_of_list(list.element(), list.len(), list.items()),
     }
 }
 
-/// Returns the length of a list in bytes. Elements that are not written are zeros, which count if
-/// their extents are known.
+/// Returns the bytes that a list takes in memory. Elements that are not written are zeros, which
+/// count if their extents are known.
 fn bytes_of_list<'a>(element: &TensorType, len: usize, items: impl Iterator<Item = Option<&'a HostTensor>>) -> u64 {
     match element.n_bytes().filter(|_| element.dtype.is_plain()) {
         Some(bytes) => len as u64 * bytes as u64,
-        None => items.flatten().map(HostTensor::n_bytes).sum(),
+        None => items.flatten().map(HostTensor::memory_bytes).sum(),
     }
 }
 

@@ -753,7 +753,7 @@ impl StepRun {
                     return Err(driver.violation(ProcessId::CALLER, "an input", "is none that the step waits for"));
                 }
                 self.inputs.inputs[i] = Some(tensor.clone());
-                self.held.extend(self.step.hold(|| tensor.n_bytes())?);
+                self.held.extend(self.step.hold(|| tensor.memory_bytes())?);
                 let waiting = std::mem::take(&mut self.loads);
                 for (waits_for, part, task) in waiting {
                     if waits_for != index {

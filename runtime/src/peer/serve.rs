@@ -315,6 +315,8 @@ pub struct PeerStatus {
     pub values: (u64, u64),
     /// The steps in flight.
     pub steps: u64,
+    /// The bytes that the steps of open sessions use.
+    pub step_bytes: u64,
     /// The programs that are being loaded, and the steps and requests that run, also for sessions
     /// that are closed.
     pub work: u64,
@@ -458,6 +460,7 @@ impl PeerStatus {
             loaded_programs: library,
             values: (usage.values, usage.value_bytes),
             steps: usage.steps,
+            step_bytes: usage.step_bytes,
             work: usage.work,
             buffered_bytes: usage.buffered_bytes,
             waiting_steps: usage.early_steps,
@@ -481,8 +484,9 @@ impl fmt::Display for PeerStatus {
         writeln!(f, "  loads, steps and requests running {}", self.work)?;
         writeln!(
             f,
-            "  steps in flight {}, with {} messages to handle; {} steps to begin, with {} bytes of messages",
-            self.steps, self.waiting_messages, self.waiting_steps, self.buffered_bytes
+            "  steps in flight {} (use {} bytes), with {} messages to handle; {} steps to begin, with {} bytes of \
+             messages",
+            self.steps, self.step_bytes, self.waiting_messages, self.waiting_steps, self.buffered_bytes
         )?;
         for SharedStatus { name, ty, bytes, commits, locked_by, waiting, is_in_doubt } in &self.shared {
             write!(f, "  shared `{name}` {ty}: {bytes} bytes, assigned {commits} times")?;

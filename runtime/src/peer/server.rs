@@ -408,7 +408,7 @@ impl Server {
     /// Frees what a step has read, large values on another thread: this one may have to send the
     /// outputs of the step.
     pub(super) fn free(&self, inputs: StepInputs) {
-        let bytes: u64 = inputs.inputs.iter().flatten().map(HostTensor::n_bytes).sum();
+        let bytes: u64 = inputs.inputs.iter().flatten().map(HostTensor::memory_bytes).sum();
         if bytes >= FREED_LATER {
             // Without a thread, they are freed here.
             let _ = self.workers.run(Box::new(move || drop(inputs)));

@@ -87,7 +87,10 @@ fn settings(mut given: CommandLine) -> Result<Settings, CommandError> {
     for path in given.every::<PathBuf>("--allow-file")? {
         allowed.extend(keys_in(&path)?);
     }
-    let token = given.option_or("--token", TOKEN_SECONDS);
+    let token = match given.option_or("--token", TOKEN_SECONDS) {
+        Some(0) => return Err(UsageError("`--token 0` is not a number of seconds above 0".to_owned()).into()),
+        token => token,
+    };
     let (cpus, threads) = (given.option::<u32>("--cpus")?, given.option::<usize>("--threads")?);
     let gpu = given.has("--gpu");
     let profile = profile_of(&mut given)?;

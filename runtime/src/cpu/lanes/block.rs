@@ -10,6 +10,7 @@ use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::segments::{LaneSegments, LaneStack};
 use crate::cpu::multiversion::wide;
 use anabranch_dsl::interp::StopFlag;
+use anabranch_dsl::memory::HeldBytes;
 use bytemuck::Zeroable;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -45,6 +46,8 @@ pub(super) struct LoopInputs<'a> {
     /// The bytes that stacks of lanes have reserved, and those that lanes have pushed.
     pub(super) reserved: AtomicUsize,
     pub(super) pushed: AtomicUsize,
+    /// What lanes record for the end of the loop, in the budget of the run.
+    pub(super) recorded: Option<HeldBytes>,
     /// Whether a block has declined.
     pub(super) has_declined: AtomicBool,
     pub(super) stop: &'a StopFlag,

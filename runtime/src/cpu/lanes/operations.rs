@@ -10,7 +10,7 @@ use crate::cpu::kernels::index::index_of;
 use crate::cpu::memory::list::{ListStorage, is_run};
 use crate::cpu::memory::segments::LaneStack;
 use crate::cpu::multiversion::wide;
-use anabranch_dsl::DType;
+use anabranch_dsl::{DType, memory};
 use std::sync::atomic::Ordering;
 
 /// The largest number of bytes of a stack that belongs to the iterations of a block.
@@ -369,6 +369,9 @@ impl<'a> LaneBlock<'a> {
         let places = (0..self.bound).map(|i| elements.at(i) as u32);
         let lanes = self.has_moved.then(|| &self.lane_of[..self.bound]);
         let n = log.record(places, &self.row(value)[..self.bound * size], &self.active[..self.bound], lanes);
+        if let (Some(recorded), Some(more)) = (&self.inputs.recorded, memory::try_hold(n).map_err(|_| Declined)?) {
+            recorded.join(more);
+        }
         self.may_reserve(n, self.n_active * size)
     }
 

@@ -9,6 +9,7 @@ use crate::cpu::memory::counted::CountedVec;
 use crate::cpu::memory::segments::{LaneSegments, LaneStack};
 use crate::threads;
 use anabranch_dsl::interp::StopFlag;
+use anabranch_dsl::memory::{self, HeldBytes};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -20,7 +21,8 @@ pub(super) const MIN_LANES: usize = 64;
 /// trip count.
 const WAVE: usize = 256;
 
-/// The largest number of bytes of updates of lists, or of additions to tensors.
+/// The largest number of bytes of updates of lists, or of additions to tensors, also of a run
+/// without a budget.
 const MAX_UPDATES: usize = 1 << 30;
 
 /// Number of parts of the blocks for each thread.
@@ -36,6 +38,8 @@ struct LoopEffects {
     additions: Vec<Vec<OrderedAdditions>>,
     /// The stacks of the lanes, of each block.
     stacks: Vec<Vec<LaneStack>>,
+    /// The memory of updates and additions, in the budget of the run.
+    _recorded: Option<HeldBytes>,
 }
 
 impl LaneProgram {
@@ -55,11 +59,16 @@ impl LaneProgram {
         let pops_lanes = self.popped(cx).any(|segments| segments.is_some());
         let min_trips = if pops_lanes { 1 } else { self.min_trips.max(1) };
         let n = self.trips.trips(&cx.regs).filter(|&n| n >= min_trips)?;
-        let of_updates = self.updates.iter().map(|update| update.bytes + size_of::<i32>()).sum::<usize>();
-        if of_updates.saturating_mul(n) > MAX_UPDATES {
+        if self.bytes_of_updates(n) > MAX_UPDATES {
             return None;
         }
         Some(LoopShape { n, lanes: self.lanes(cx, n), is_reversed: self.is_reversed(cx)? })
+    }
+
+    /// Returns the bytes of the updates of lists by `n` iterations.
+    fn bytes_of_updates(&self, n: usize) -> usize {
+        let of_one = self.updates.iter().map(|update| update.bytes + size_of::<i32>()).sum::<usize>();
+        of_one.saturating_mul(n)
     }
 
     /// Returns what lanes have pushed to each stack that iterations pop from, if lanes have.
@@ -119,6 +128,7 @@ impl LaneProgram {
             spare,
             reserved: AtomicUsize::new(0),
             pushed: AtomicUsize::new(0),
+            recorded: memory::try_hold(self.bytes_of_updates(n)).ok()?,
             has_declined: AtomicBool::new(false),
             stop,
         };
@@ -128,6 +138,7 @@ impl LaneProgram {
             updates: self.updates.iter().map(|_| Vec::new()).collect(),
             additions: self.additions.iter().map(|_| Vec::new()).collect(),
             stacks: self.stacks.iter().map(|_| Vec::new()).collect(),
+            _recorded: None,
         };
         let mut of_additions = 0;
         // The blocks in the order of their iterations.
@@ -148,6 +159,7 @@ impl LaneProgram {
         if is_reversed {
             effects.stacks.iter_mut().for_each(|blocks| blocks.reverse());
         }
+        effects._recorded = inputs.recorded;
         Some(effects)
     }
 

@@ -227,6 +227,8 @@ pub(crate) struct Usage {
     /// Bytes of payloads that are being received.
     pub(crate) incoming_bytes: u64,
     pub(crate) steps: u64,
+    /// Bytes that the steps of open sessions use.
+    pub(crate) step_bytes: u64,
     /// Loads, steps and requests that run in this process, also those of closed sessions.
     pub(crate) work: u64,
 }
@@ -500,9 +502,9 @@ pub(crate) enum PartMessage<T = HostTensor> {
 
 impl StepMessage {
     /// Returns the bytes that the message takes while it waits, apart from a constant.
-    pub(crate) fn n_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         let (tag, tensor) = match &self.message {
-            PartMessage::Value { tag, tensor, .. } => (tag, tensor.n_bytes()),
+            PartMessage::Value { tag, tensor, .. } => (tag, tensor.memory_bytes()),
             PartMessage::Credit { tag, .. } => (tag, 0),
         };
         tensor + size_of_val(&tag[..]) as u64

@@ -193,7 +193,11 @@ pub(crate) fn restore_bytes(head: BytesHead, body: &mut Option<BodyBuffer>) -> R
 pub(crate) fn restore_tensor(head: TensorHead, body: &mut Option<BodyBuffer>) -> Result<HostTensor, String> {
     let (dtype, shape, len) = head.check()?;
     let mut bytes = head.bytes.take(body)?;
-    memory::check(len.into()).map_err(|error| error.to_string())?;
+    // Saturating, as large extents may stand before one of 0.
+    let n_elements = shape.iter().fold(1, |n: usize, &extent| n.saturating_mul(extent));
+    let n_strings = if dtype == DType::Bytes { n_elements } else { 0 };
+    let needed = u128::from(len) + n_strings as u128 * size_of::<Bytes>() as u128;
+    memory::check(needed).map_err(|error| error.to_string())?;
     if cfg!(target_endian = "big") && dtype.is_plain() {
         reverse_elements(bytes.bytes_mut(), dtype.size());
     }
@@ -210,7 +214,7 @@ pub(crate) fn restore_tensor(head: TensorHead, body: &mut Option<BodyBuffer>) ->
             Buffer::Bool(bytes.bytes().iter().map(|&byte| byte == 1).collect())
         }
         DType::Bool => return Err("a boolean that is neither 0 nor 1".to_owned()),
-        DType::Bytes => match Bytes::unpack(shape.iter().product(), bytes.bytes()) {
+        DType::Bytes => match Bytes::unpack(n_strings, bytes.bytes()) {
             Some((strings, [])) => Buffer::Bytes(strings),
             _ => return Err("strings whose lengths are not those of their bytes".to_owned()),
         },
@@ -249,7 +253,7 @@ pub(crate) fn hold_outgoing(outgoing: &Arc<ByteGauge>, tensor: &HostTensor) -> R
 }
 
 /// Checks that a value is not larger than any that is sent.
-pub(crate) fn check_size(bytes: u64) -> Result<(), WireError> {
+fn check_size(bytes: u64) -> Result<(), WireError> {
     if bytes <= MAX_BODY {
         return Ok(());
     }
@@ -308,6 +312,16 @@ mod tests {
         assert_eq!(of(&[1], &[9; 12]), wrong);
         assert_eq!(of(&[2], &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 7]), wrong);
         assert_eq!(of(&[0], &[7]), wrong);
+    }
+
+    #[test]
+    fn extents_whose_product_is_too_large_are_allowed_beside_one_of_zero() {
+        for (dtype, of) in DType::ALL.iter().enumerate() {
+            let (dtype, bytes) = (dtype as u8, BytesHead::Inline(InlineBytes(Vec::new())));
+            let head = TensorHead { dtype, shape: vec![1 << 40, 1 << 40, 0], bytes };
+            let tensor = restore_tensor(head, &mut None).expect("it has no elements");
+            assert_eq!((tensor.dtype(), tensor.shape(), tensor.n_bytes()), (*of, &[1 << 40, 1 << 40, 0][..], 0));
+        }
     }
 
     #[test]

@@ -194,8 +194,8 @@ impl Caller {
             return self.fail(now, step, process, Rank::Other, fault, out);
         }
         let bytes = match &arrival {
-            CallerArrival::Message(message) => message.n_bytes(),
-            CallerArrival::Output { tensor, .. } => tensor.n_bytes(),
+            CallerArrival::Message(message) => message.memory_bytes(),
+            CallerArrival::Output { tensor, .. } => tensor.memory_bytes(),
             _ => 0,
         };
         let Some(held) = self.arrivals.hold(FRAME_BYTES + bytes) else {

@@ -146,6 +146,7 @@ impl Host {
             usage.early_steps += session.early.len() as u64;
             usage.buffered_bytes += session.arrivals.held();
             usage.steps += session.steps.len() as u64;
+            usage.step_bytes += session.working.held();
         }
         usage.incoming_bytes = self.links.values().map(|link| link.incoming_bytes).sum();
         usage

@@ -374,7 +374,7 @@ fn keep(
 
 fn bytes_of(arrival: &HostArrival) -> u64 {
     match arrival {
-        HostArrival::Input { tensor, .. } => tensor.n_bytes(),
-        HostArrival::Message(message) => message.n_bytes(),
+        HostArrival::Input { tensor, .. } => tensor.memory_bytes(),
+        HostArrival::Message(message) => message.memory_bytes(),
     }
 }

@@ -1,12 +1,12 @@
 //! Limits of a session at a peer.
 
-use super::{Host, HostInput, HostLimits, HostOutput, LoadedAs, RequestKey};
+use super::{Host, HostInput, HostLimits, HostOutput, LoadedAs, RequestKey, StepEnd};
 use crate::peer::proto::frame::WireFrame;
 use crate::peer::proto::frame::{CallerFrame, Digest, Hello, LinkFrame, Open, PeerFrame, PeerKey, ProcessEntry};
 use crate::peer::proto::frame::{OWNER, ProcessNumber, ProgramNumber, RequestNumber, SessionId, Start, StepNumber};
 use crate::peer::proto::frame::{ValueId, WireErrorKind};
 use crate::peer::proto::{LinkNumber, Time};
-use anabranch_dsl::HostTensor;
+use anabranch_dsl::{Bytes, HostTensor};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -244,9 +244,11 @@ fn a_step_for_which_too_much_arrives_fails_and_the_session_goes_on() {
             inputs: vec![0, 1, 2],
         }));
     };
-    let input = |played: &mut PlayedOwner, step: u64, index: u32| {
-        let tensor = HostTensor::new(vec![8_000], vec![0u8; 8_000]);
+    let send = |played: &mut PlayedOwner, step: u64, index: u32, tensor: HostTensor| {
         played.frame(PeerFrame::Input { step: StepNumber(step), index, tensor });
+    };
+    let input = |played: &mut PlayedOwner, step: u64, index: u32| {
+        send(played, step, index, HostTensor::new(vec![8_000], vec![0u8; 8_000]));
     };
     // Returns what was delivered, and the error of the step that has failed.
     let outcome = |played: &mut PlayedOwner| {
@@ -290,4 +292,45 @@ fn a_step_for_which_too_much_arrives_fails_and_the_session_goes_on() {
     input(&mut played, 4, 0);
     assert_eq!(outcome(&mut played).0.len(), 1);
     assert_eq!(played.host.usage().buffered_bytes, 0);
+    // Strings take more memory than bytes of a frame.
+    start(&mut played, 5);
+    let strings = HostTensor::new(vec![1_000], vec![Bytes::default(); 1_000]);
+    assert!(strings.n_bytes() < 9_000);
+    send(&mut played, 5, 0, strings);
+    assert_eq!(outcome(&mut played).1.expect("the step fails").message, message);
+}
+
+#[test]
+fn a_value_that_is_released_counts_until_the_steps_that_read_it_have_ended() {
+    let mut played = PlayedOwner::open(HostLimits::default());
+    played.register();
+    let key = played.loading();
+    played.input(HostInput::Loaded { key, outcome: Ok(LoadedAs { cut: Digest([0; 32]), bytes: 1_000 }) });
+    let value = ValueId(7);
+    let tensor = HostTensor::new(vec![800], vec![0u8; 800]);
+    played.frame(PeerFrame::Store { request: RequestNumber(0), value, tensor });
+    let stored = played.out.drain(..).find_map(|output| match output {
+        HostOutput::StoreValue { key, .. } => Some(key),
+        _ => None,
+    });
+    played.input(HostInput::Stored { key: stored.expect("a value is stored"), outcome: Ok(()) });
+    for step in [1, 2] {
+        played.frame(PeerFrame::Start(Start {
+            step: StepNumber(step),
+            program: ProgramNumber(0),
+            participants: vec![OWNER, ProcessNumber(1)],
+            deadline_ms: None,
+            vars: vec![(0, value)],
+            assigns: Vec::new(),
+            inputs: Vec::new(),
+        }));
+    }
+    played.frame(PeerFrame::Release { values: vec![value] });
+    assert_eq!(played.host.values(SessionId(1)), Some(vec![]), "a step that begins now has no such value");
+    for (step, left) in [(1, 800), (2, 0)] {
+        assert_eq!(played.host.usage().value_bytes, 800);
+        let key = played.host.step_key(SessionId(1), StepNumber(step)).expect("the session is open");
+        played.input(HostInput::StepEnded { key, outcome: Ok(StepEnd::default()) });
+        assert_eq!(played.host.usage().value_bytes, left);
+    }
 }

@@ -5,7 +5,7 @@ use super::{CallerFrame, Host, HostOutput, RequestKey, SessionSlot, WorkKey, exh
 use crate::peer::proto::frame::{
     ProcessNumber, RequestNumber, TestedSpeed, ValueId, WireError, WireErrorKind, WireFrame,
 };
-use crate::peer::proto::payload::{check_size, hold_outgoing};
+use crate::peer::proto::payload::hold_outgoing;
 use anabranch_dsl::HostTensor;
 
 impl Host {
@@ -19,7 +19,7 @@ impl Host {
     ) {
         let work = self.work_of(self.sessions[&slot].owner);
         let session = self.sessions.get_mut(&slot).expect("the session exists");
-        let bytes = tensor.n_bytes();
+        let bytes = tensor.memory_bytes();
         let refusal = if session.has_value(value) || session.requests.contains_key(&request) {
             Some(invalid("the number of the value or of the request is in use"))
         } else if session.values.len() >= self.limits.values || bytes > self.limits.value_bytes - session.value_bytes {
@@ -72,8 +72,6 @@ impl Host {
         let session = self.sessions.get_mut(&slot).expect("the session exists");
         let refusal = if !session.values.get(&value).is_some_and(|state| state.is_stored) {
             Some(invalid("the peer does not have the value"))
-        } else if let Some(Err(error)) = session.values.get(&value).map(|state| check_size(state.bytes)) {
-            Some(error)
         } else if session.requests.contains_key(&request) {
             Some(invalid("the number of the request is in use"))
         } else if work >= self.limits.work {
