@@ -72,6 +72,25 @@ pub(crate) trait Vector: Copy {
     unsafe fn prefetch(_p: *const Self::T) {}
 }
 
+/// Prefetches the cache lines with `len` elements from `p` on to the second cache, if the processor
+/// supports it. `p` may be any address, for example behind the end of a slice.
+#[inline(always)]
+pub(crate) fn prefetch_for_later<T>(p: *const T, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        /// The length of a cache line in bytes.
+        const LINE: usize = 64;
+        for line in 0..(len * size_of::<T>()).div_ceil(LINE) {
+            // SAFETY: a prefetch of any address has no observable effect, and all processors of
+            // this architecture have it.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(p.wrapping_byte_add(line * LINE).cast()) }
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (p, len);
+}
+
 /// Code for any vector. `ROWS * VECTORS` sums, `VECTORS` more vectors and a broadcast number fit in
 /// registers.
 pub(crate) trait Task<T: Lane> {

@@ -14,7 +14,7 @@ use super::reduce::{LANES, PartialResults, Reduction};
 use super::rows::{MAX_STAGES, RowStage, RowStageDest, RowStageInput, RowStageKind};
 use super::walk::{Axis, merged};
 use crate::cpu::compile::View;
-use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
+use crate::cpu::vector::{InstructionSet, Lane, Task, Vector, prefetch_for_later};
 use anabranch_dsl::DType;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -58,7 +58,7 @@ enum TileOperand {
 
 /// The owner of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ElementsOf {
+pub(super) enum ElementsOf {
     /// An operand of the kernel, with all rows.
     Operand(u8),
     /// A stage, with the rows of the block.
@@ -128,6 +128,8 @@ pub(super) struct TilePass {
     instrs: Vec<TileInstr>,
     /// The stages that reduce rows, with how they do.
     reductions: Vec<RowReduction>,
+    /// The instructions whose operands are prefetched for the next block of rows.
+    ahead: Vec<usize>,
     dtype: DType,
     width: usize,
     instruction_set: InstructionSet,
@@ -151,8 +153,8 @@ impl TilePass {
             return None;
         }
         let dtype = stages[first].float_type()?;
-        let (instrs, reductions, instruction_set) = (Vec::new(), Vec::new(), InstructionSet::best());
-        let mut pass = TilePass { stages: first..first, instrs, reductions, dtype, width, instruction_set };
+        let (instrs, reductions, ahead, instruction_set) = (Vec::new(), Vec::new(), Vec::new(), InstructionSet::best());
+        let mut pass = TilePass { stages: first..first, instrs, reductions, ahead, dtype, width, instruction_set };
         while pass.stages.end < stages.len() && pass.add(stages, n_rows).is_some() {
             pass.stages.end += 1;
         }
@@ -268,6 +270,23 @@ impl TilePass {
         self.instrs.extend(own);
         self.reductions.extend(reduction);
         Some(())
+    }
+
+    /// Prefetches the rows of operands and results for the next block, while those of a block are
+    /// computed. Processors prefetch within pages of memory by themselves, and a row is often as
+    /// long as one. `prefetched` are those that other passes prefetch.
+    pub(super) fn prefetch_next_block(&mut self, stages: &[RowStage], prefetched: &mut Vec<ElementsOf>) {
+        for (k, instr) in self.instrs.iter().enumerate() {
+            let TileOperand::Rows { from, stride: 1.., .. } = instr.operand else { continue };
+            let is_of_all_rows = match from {
+                ElementsOf::Operand(_) => true,
+                ElementsOf::Stage(s) => matches!(stages[usize::from(s)].to, RowStageDest::Out(_)),
+            };
+            if is_of_all_rows && !prefetched.contains(&from) {
+                prefetched.push(from);
+                self.ahead.push(k);
+            }
+        }
     }
 
     /// Returns the stages.
@@ -395,6 +414,10 @@ impl<T: Lane> Task<T> for Tiles<'_, T> {
                 }
                 let mut k = 0;
                 while k + VECTORS * V::N <= pass.width {
+                    for &instr in &pass.ahead {
+                        let TilePlace { at, stride } = places[instr];
+                        prefetch_for_later(at.wrapping_add((row + n_rows) * stride + k), VECTORS * V::N);
+                    }
                     tile::<V, VECTORS>(instrs, k, &mut reductions);
                     k += VECTORS * V::N;
                 }

@@ -180,6 +180,16 @@ impl RowKernel {
             k = if let RowStep::Tiles(pass) = &step { pass.stages().end } else { k + 1 };
             self.steps.push(step);
         }
+        if self.block == self.n_rows {
+            return;
+        }
+        // The last pass over an operand, as the ones before have less time to wait for memory.
+        let mut prefetched = Vec::new();
+        for step in self.steps.iter_mut().rev() {
+            if let RowStep::Tiles(pass) = step {
+                pass.prefetch_next_block(&self.stages, &mut prefetched);
+            }
+        }
     }
 
     /// Returns the same kernel, whose stages are computed one by one.

@@ -8,6 +8,7 @@ use crate::cpu::compile::View;
 use crate::cpu::element::CpuElement;
 use crate::cpu::memory::Sources;
 use crate::cpu::multiversion::wide;
+use crate::cpu::vector::prefetch_for_later;
 use anabranch_dsl::DType;
 use anabranch_dsl::scalars::{Real, exp, log};
 
@@ -106,7 +107,14 @@ impl Softmax {
             SoftmaxKind::Softmax => {
                 // The sum is between 1 and `n`, or NaN, so its reciprocal is exact to half a unit
                 // in the last place.
-                let by = T::ONE / exponentials(x, shift, |i, group| y[i..i + group.len()].copy_from_slice(group));
+                let sum = exponentials(x, shift, |i, group| {
+                    // Those of the next row, which begins in another page of memory.
+                    for row in [x.as_ptr(), y.as_ptr()] {
+                        prefetch_for_later(row.wrapping_add(self.n + i), group.len());
+                    }
+                    y[i..i + group.len()].copy_from_slice(group);
+                });
+                let by = T::ONE / sum;
                 y.iter_mut().for_each(|y| *y = *y * by);
             }
             SoftmaxKind::LogSoftmax => {
