@@ -332,7 +332,7 @@ fn additions_of_lanes_count_in_the_budget_of_the_run() {
         let result = result.map(|outputs| outputs[0].data::<f32>().to_vec()).map_err(|e| e.message);
         (result, budget.take_refusal())
     };
-    let (expected, refusal) = run(1 << 20);
+    let (expected, refusal) = run(1 << 21);
     assert_eq!(refusal, None);
     // The additions do not fit, so that the loop runs without lanes.
     let (result, refusal) = run(500_000);

@@ -337,6 +337,15 @@ impl HostTensor {
         self.buffer().n_bytes() as u64
     }
 
+    /// Returns the size in memory of equal elements that another process has received.
+    #[doc(hidden)]
+    pub fn compacted_bytes(&self) -> u64 {
+        match self.buffer() {
+            Buffer::Bytes(strings) => strings.iter().map(|s| (size_of_val(s) + s.len()) as u64).sum(),
+            _ => self.memory_bytes(),
+        }
+    }
+
     /// Returns the number of bytes of the elements, of strings with their length as they travel to
     /// other processes.
     #[doc(hidden)]

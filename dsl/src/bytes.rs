@@ -116,8 +116,14 @@ impl Bytes {
 
     /// Returns the size of the blocks of memory that strings keep.
     pub(crate) fn kept_bytes(strings: &[Bytes]) -> usize {
-        let blocks = strings.iter().filter_map(|s| s.block.as_ref());
-        let mut blocks: Vec<(usize, usize)> = blocks.map(|b| (Arc::as_ptr(b) as usize, b.capacity())).collect();
+        let mut blocks: Vec<(usize, usize)> = Vec::new();
+        for block in strings.iter().filter_map(|s| s.block.as_ref()) {
+            let entry = (Arc::as_ptr(block) as usize, block.capacity());
+            // Strings that were made together have one block, whatever their number is.
+            if blocks.last() != Some(&entry) {
+                blocks.push(entry);
+            }
+        }
         blocks.sort_unstable();
         blocks.dedup();
         blocks.iter().map(|(_, n)| n).sum()

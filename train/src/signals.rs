@@ -70,7 +70,7 @@ impl SignalState {
     ///
     /// The second signal exits. Handlers of different signals can run in two threads at once. So
     /// each of them first says that its signal has arrived and then looks for the other: one of
-    /// them sees that both have.
+    /// them sees that both have. Two equal signals whose handlers run at once count as one.
     fn install() -> io::Result<SignalState> {
         let state = SignalState {
             idle: Arc::new(AtomicBool::new(true)),

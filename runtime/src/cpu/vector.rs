@@ -72,15 +72,16 @@ pub(crate) trait Vector: Copy {
     unsafe fn prefetch(_p: *const Self::T) {}
 }
 
-/// Prefetches the cache lines with `len` elements from `p` on to the second cache, if the processor
-/// supports it. `p` may be any address, for example behind the end of a slice.
+/// The size of a cache line in bytes.
+pub(crate) const LINE: usize = 64;
+
+/// Prefetches cache lines to the second cache, at each [`LINE`] of the `len` elements from `p` on,
+/// if the processor supports it. `p` may be any address, for example behind the end of a slice.
 #[inline(always)]
 pub(crate) fn prefetch_for_later<T>(p: *const T, len: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        /// The length of a cache line in bytes.
-        const LINE: usize = 64;
         for line in 0..(len * size_of::<T>()).div_ceil(LINE) {
             // SAFETY: a prefetch of any address has no observable effect, and all processors of
             // this architecture have it.

@@ -145,7 +145,7 @@ impl ClockedDevice {
         self.topology.host_link(self.id).expect("simulated devices have memory of their own")
     }
 
-    /// Starts a transfer over a link.
+    /// Starts a transfer over a link. It takes as long as the memory of the values says.
     fn transfer(
         &self,
         values: Vec<DeviceBuffer>,

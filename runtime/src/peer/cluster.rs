@@ -715,7 +715,7 @@ impl fmt::Debug for ValuesAt {
 impl RemoteValues for ValuesAt {
     fn store(&self, value: HostTensor) -> Result<RemoteValue> {
         let handle = self.cluster.store(ProcessNumber(self.process.0), &value)?;
-        let (ty, n_bytes) = (Type::Tensor(value.ty()), value.n_bytes());
+        let (ty, n_bytes) = (Type::Tensor(value.ty()), value.compacted_bytes());
         Ok(RemoteValue { ty, n_bytes, handle: RemoteHandle::Own(handle) })
     }
 

@@ -484,7 +484,7 @@ impl fmt::Display for PeerStatus {
         writeln!(f, "  loads, steps and requests running {}", self.work)?;
         writeln!(
             f,
-            "  steps in flight {} (use {} bytes), with {} messages to handle; {} steps to begin, with {} bytes of \
+            "  steps in flight {}, with {} bytes in use and {} messages to handle; {} steps to begin, with {} bytes of \
              messages",
             self.steps, self.step_bytes, self.waiting_messages, self.waiting_steps, self.buffered_bytes
         )?;

@@ -14,7 +14,7 @@
 
 use std::mem::MaybeUninit;
 
-use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
+use crate::cpu::vector::{InstructionSet, LINE, Lane, Task, Vector};
 use crate::threads::stop;
 
 /// Maximum inner extent of one tile.
@@ -23,8 +23,6 @@ pub(super) const SLAB: usize = 256;
 /// of a tile.
 const WIDEST: usize = 64;
 const MOST_ROWS: usize = 8;
-/// Size of a cache line in bytes.
-const LINE: usize = 64;
 
 /// The strides of a matrix between rows (`down`) and between columns (`right`).
 #[derive(Clone, Copy, Debug, PartialEq)]

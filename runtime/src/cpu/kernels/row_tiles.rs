@@ -272,9 +272,10 @@ impl TilePass {
         Some(())
     }
 
-    /// Prefetches the rows of operands and results for the next block, while those of a block are
-    /// computed. Processors prefetch within pages of memory by themselves, and a row is often as
-    /// long as one. `prefetched` are those that other passes prefetch.
+    /// Prefetches the rows of operands and results for the next block, up to their last whole tile,
+    /// while those of a block are computed. Processors prefetch within pages of memory by
+    /// themselves, and a row is often as long as one. `prefetched` are those that other passes
+    /// prefetch.
     pub(super) fn prefetch_next_block(&mut self, stages: &[RowStage], prefetched: &mut Vec<ElementsOf>) {
         for (k, instr) in self.instrs.iter().enumerate() {
             let TileOperand::Rows { from, stride: 1.., .. } = instr.operand else { continue };

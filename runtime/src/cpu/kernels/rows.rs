@@ -183,7 +183,7 @@ impl RowKernel {
         if self.block == self.n_rows {
             return;
         }
-        // The last pass over an operand, as the ones before have less time to wait for memory.
+        // The last pass over an operand prefetches it, so that nothing is prefetched twice.
         let mut prefetched = Vec::new();
         for step in self.steps.iter_mut().rev() {
             if let RowStep::Tiles(pass) = step {

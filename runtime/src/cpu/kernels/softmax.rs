@@ -108,9 +108,11 @@ impl Softmax {
                 // The sum is between 1 and `n`, or NaN, so its reciprocal is exact to half a unit
                 // in the last place.
                 let sum = exponentials(x, shift, |i, group| {
-                    // Those of the next row, which begins in another page of memory.
-                    for row in [x.as_ptr(), y.as_ptr()] {
-                        prefetch_for_later(row.wrapping_add(self.n + i), group.len());
+                    // Those of the next row, whose page of memory may be another one.
+                    if group.len() == LANES {
+                        for row in [x.as_ptr(), y.as_ptr()] {
+                            prefetch_for_later(row.wrapping_add(self.n + i), LANES);
+                        }
                     }
                     y[i..i + group.len()].copy_from_slice(group);
                 });

@@ -369,7 +369,9 @@ impl<'a> LaneBlock<'a> {
         let places = (0..self.bound).map(|i| elements.at(i) as u32);
         let lanes = self.has_moved.then(|| &self.lane_of[..self.bound]);
         let n = log.record(places, &self.row(value)[..self.bound * size], &self.active[..self.bound], lanes);
-        if let (Some(recorded), Some(more)) = (&self.inputs.recorded, memory::try_hold(n).map_err(|_| Declined)?) {
+        // With the copy in the order of the iterations.
+        let n_all = n + self.n_active * (size_of::<u32>() + size);
+        if let (Some(recorded), Some(more)) = (&self.inputs.recorded, memory::try_hold(n_all).map_err(|_| Declined)?) {
             recorded.join(more);
         }
         self.may_reserve(n, self.n_active * size)

@@ -25,7 +25,8 @@ pub(crate) const INLINE: usize = 8 << 10;
 pub(crate) use crate::peer::MAX_BODY;
 
 /// Maximum bytes of the values of a session that have arrived and wait for their steps, and of
-/// those that wait to be sent.
+/// those that wait to be sent. What has arrived counts as the memory that it takes: of many small
+/// strings up to three times as much as of what was sent.
 pub(crate) const MAX_WAITING: u64 = 2 * MAX_BODY;
 
 /// Maximum rank of a tensor: that of the tensors of a program.

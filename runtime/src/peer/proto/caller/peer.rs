@@ -416,13 +416,14 @@ impl Caller {
         if let Some(error) = peer.why_unavailable() {
             return Err(error);
         }
-        let bytes = tensor.n_bytes();
-        let limit = peer.limits.map_or(MAX_BODY, |limits| limits.body_bytes.min(limits.value_bytes));
-        if bytes > limit {
-            return Err(too_large(format!(
-                "a value of {bytes} bytes is larger than the {limit} that {} keeps",
-                peer.name()
-            )));
+        let (body, value) = peer.limits.map_or((MAX_BODY, u64::MAX), |limits| (limits.body_bytes, limits.value_bytes));
+        for (bytes, limit) in [(tensor.n_bytes(), body), (tensor.compacted_bytes(), value)] {
+            if bytes > limit {
+                return Err(too_large(format!(
+                    "a value of {bytes} bytes is larger than the {limit} that {} keeps",
+                    peer.name()
+                )));
+            }
         }
         let value = self.new_value();
         let request = self.request(process, RequestKind::Store(value), (now, patience));
