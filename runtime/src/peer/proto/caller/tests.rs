@@ -6,7 +6,7 @@ use crate::peer::proto::frame::{CallerFrame, Digest, Hello, PeerKey, ProcessNumb
 use crate::peer::proto::frame::{PartMessage, SessionLimits, StepFault, StepMessage, StepNumber, StepProgress};
 use crate::peer::proto::frame::{WireError, WireErrorKind, WireFrame};
 use crate::peer::proto::{LinkNumber, Time};
-use anabranch_dsl::HostTensor;
+use anabranch_dsl::{Bytes, HostTensor};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -197,6 +197,29 @@ fn a_peer_is_silent_only_if_no_part_of_a_body_arrives_either() {
         (Some(NODE), "waited for"),
         "`train`",
     );
+}
+
+#[test]
+fn a_value_that_a_peer_would_not_keep_is_not_sent() {
+    let mut played = PlayedPeers::with_peers(1);
+    played.caller.open(played.now, &mut played.out);
+    let limits = SessionLimits { value_bytes: 10_000, body_bytes: 9_000, ..LIMITS };
+    played.frame(CallerFrame::Opened { attempt: 1, limits });
+    let mut store = |tensor: HostTensor| {
+        let outcome = played.caller.store(PEER, tensor, (played.now, TIMEOUT), &mut played.out);
+        outcome.map(drop).map_err(|error| error.message)
+    };
+    let bytes = |n: usize| HostTensor::new(vec![n], vec![0u8; n]);
+    assert_eq!(store(bytes(9_000)), Ok(()));
+    let error = |n: u32, limit: u32| {
+        let name = "`/peer:0` (01010101, 10.0.0.1:7700)";
+        Err(format!("a value of {n} bytes is larger than the {limit} that {name} keeps"))
+    };
+    assert_eq!(store(bytes(9_001)), error(9_001, 9_000));
+    // Strings take more memory than on the way.
+    let strings = |n: usize| HostTensor::new(vec![n], vec![Bytes::from("a"); n]);
+    assert_eq!(store(strings(400)), Ok(()));
+    assert_eq!(store(strings(401)), error(10_025, 10_000));
 }
 
 #[test]
