@@ -278,7 +278,8 @@ fn nothing_of_a_step_that_failed_counts() -> Result<(), Diagnostic> {
         let deadline = CallOptions::new().timeout(Duration::from_millis(50));
         expect(fails.call_with(&deadline, (x(), 3)), ErrorKind::DeadlineExceeded);
         let cancel = CancelHandle::new();
-        let stop = CallOptions::new().cancelled_by(&cancel);
+        // Without a timeout, the test would wait forever if the other thread panics.
+        let stop = CallOptions::new().cancelled_by(&cancel).timeout(Duration::from_secs(60));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 until("the loop runs", || usage(&peers[0]).1 >= 400_000);

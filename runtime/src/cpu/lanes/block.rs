@@ -46,7 +46,7 @@ pub(super) struct LoopInputs<'a> {
     /// The bytes that stacks of lanes have reserved, and those that lanes have pushed.
     pub(super) reserved: AtomicUsize,
     pub(super) pushed: AtomicUsize,
-    /// What lanes record for the end of the loop, in the budget of the run.
+    /// The bytes that lanes record for the end of the loop, in the budget of the run.
     pub(super) recorded: Option<HeldBytes>,
     /// Whether a block has declined.
     pub(super) has_declined: AtomicBool,
