@@ -182,6 +182,54 @@ products! {
     product_4096x4096x4096: 4096;
 }
 
+/// Runs a function of variables with some shapes, of which the caller gets one element.
+fn of_variables(bencher: Bencher<'_, '_>, shapes: &[&[usize]], f: impl Fn(&[Tensor]) -> Tensor + 'static) {
+    let session = session();
+    let variables: Vec<Var> = shapes.iter().map(|shape| Var::new("x", ones(shape.to_vec()))).collect();
+    let element = move || {
+        let values: Vec<Tensor> = variables.iter().map(Var::get).collect();
+        let y = f(&values);
+        y.flatten().slice(0, 0, 1)
+    };
+    let f = session.function(element).expect("a function");
+    f.call(()).expect("it runs");
+    bencher.bench_local(|| f.call(()).expect("it runs"));
+}
+
+#[divan::bench(sample_count = 10, sample_size = 1)]
+fn dense_layer(bencher: Bencher<'_, '_>) {
+    of_variables(bencher, &[&[512, 256], &[256, 256], &[256]], |v| (v[0].matmul(v[1]) + v[2]).gelu());
+}
+
+/// A convolution of images, and of images with few channels.
+const IMAGES: [[&[usize]; 2]; 2] = [[&[16, 32, 28, 28], &[64, 32, 3, 3]], [&[64, 1, 28, 28], &[6, 1, 5, 5]]];
+
+#[divan::bench(args = [0, 1], sample_count = 10, sample_size = 1)]
+fn convolution(bencher: Bencher<'_, '_>, i: usize) {
+    of_variables(bencher, &IMAGES[i], |v| v[0].conv2d(v[1], ConvOptions::new()).relu());
+}
+
+#[divan::bench(args = [0, 1], sample_count = 10, sample_size = 1)]
+fn convolution_gradients(bencher: Bencher<'_, '_>, i: usize) {
+    of_variables(bencher, &IMAGES[i], |v| {
+        let [x, w] = gradients(v[0].conv2d(v[1], ConvOptions::new()).square().sum(), [v[0], v[1]]);
+        x.flatten().slice(0, 0, 1) + w.flatten().slice(0, 0, 1)
+    });
+}
+
+#[divan::bench(sample_count = 10, sample_size = 1)]
+fn depthwise_convolution(bencher: Bencher<'_, '_>) {
+    let options = || ConvOptions::new().groups(64);
+    of_variables(bencher, &[&[16, 64, 28, 28], &[64, 1, 3, 3]], move |v| v[0].conv2d(v[1], options()));
+}
+
+#[divan::bench(sample_count = 10, sample_size = 1)]
+fn attention(bencher: Bencher<'_, '_>) {
+    of_variables(bencher, &[&[4, 8, 128, 64][..]; 3], |v| {
+        v[0].scaled_dot_product_attention(v[1], v[2], AttentionMask::Causal)
+    });
+}
+
 /// Runs Newton's method for each of some numbers, in one shader with a thread for each of them.
 #[divan::bench(args = [1_000, 100_000])]
 fn map_over_a_loop(bencher: Bencher<'_, '_>, n: usize) {

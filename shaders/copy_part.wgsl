@@ -1,6 +1,6 @@
 // Copies a tensor [outer, length, inner] into a part of another one, [outer, extent, inner]: its
-// element i along the middle axis becomes the element start + i * step. Elements are words of 32
-// bits.
+// element i along the middle axis becomes the element start + i * step. The type `Element` is put
+// before this text.
 
 struct Params {
     // The number of elements of the tensor that is copied.
@@ -12,8 +12,8 @@ struct Params {
     step: u32,
 }
 
-@group(0) @binding(0) var<storage, read> part: array<u32>;
-@group(0) @binding(1) var<storage, read_write> whole: array<u32>;
+@group(0) @binding(0) var<storage, read> part: array<Element>;
+@group(0) @binding(1) var<storage, read_write> whole: array<Element>;
 var<immediate> p: Params;
 
 @compute @workgroup_size(64)

@@ -1,8 +1,8 @@
 // The elements of a tensor [outer, extent, inner] at indices along its middle axis, of which each
-// element of the result [outer, length, inner] has one. Elements are words of 32 bits.
+// element of the result [outer, length, inner] has one. The type `Element` is put before this text.
 
-@group(0) @binding(1) var<storage, read> x: array<u32>;
-@group(0) @binding(2) var<storage, read_write> y: array<u32>;
+@group(0) @binding(1) var<storage, read> x: array<Element>;
+@group(0) @binding(2) var<storage, read_write> y: array<Element>;
 
 @compute @workgroup_size(64)
 fn main(

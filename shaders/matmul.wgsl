@@ -1,5 +1,5 @@
-// Products of two batches of matrices with elements of type f32: what the kernels share. This text
-// is put before each of them. Operands may have any strides, so a transposed matrix is not copied.
+// Two batches of matrices as the operands of products (`product.wgsl`). They may have any strides,
+// so a transposed matrix is not copied.
 
 struct Operand {
     offset: u32,
@@ -9,6 +9,7 @@ struct Operand {
 }
 
 struct Params {
+    batch: u32,
     // Rows, columns and depth of the products.
     m: u32,
     n: u32,
@@ -22,31 +23,27 @@ struct Params {
 
 @group(0) @binding(0) var<storage, read> a: array<f32>;
 @group(0) @binding(1) var<storage, read> b: array<f32>;
-@group(0) @binding(2) var<storage, read_write> c: array<f32>;
 var<immediate> p: Params;
 
-// Four indices from the first one on.
-fn four(first: u32, step: u32) -> vec4<u32> {
-    return vec4<u32>(first, first + step, first + 2u * step, first + 3u * step);
+fn sizes() -> Sizes { return Sizes(p.batch, p.m, p.n, p.k); }
+
+// The offsets of first elements, and the depth.
+alias Row = u32;
+alias Column = u32;
+alias Depth = u32;
+
+fn row_of(batch: u32, row: u32) -> Row { return p.a.offset + batch * p.a.batch_stride + row * p.a.row_stride; }
+fn column_of(batch: u32, column: u32) -> Column {
+    return p.b.offset + batch * p.b.batch_stride + column * p.b.column_stride;
+}
+fn depth_of(depth: u32) -> Depth { return depth; }
+
+fn element_of_a(row: Row, depth: Depth) -> f32 { return a[row + depth * p.a.column_stride]; }
+fn element_of_b(depth: Depth, column: Column) -> f32 { return b[column + depth * p.b.row_stride]; }
+
+fn index_of(batch: u32, row: u32, column: u32) -> u32 {
+    return batch * p.m * p.n + row * p.row_stride + column * p.column_stride;
 }
 
-// The offsets of the first elements of four rows. Rows beyond the end repeat the last one, and are
-// not stored.
-fn offsets_of_rows(batch: u32, rows: vec4<u32>) -> vec4<u32> {
-    return p.a.offset + batch * p.a.batch_stride + min(rows, vec4<u32>(p.m - 1u)) * p.a.row_stride;
-}
-
-// The offsets of the first elements of four columns, like those of rows.
-fn offsets_of_columns(batch: u32, columns: vec4<u32>) -> vec4<u32> {
-    return p.b.offset + batch * p.b.batch_stride + min(columns, vec4<u32>(p.n - 1u)) * p.b.column_stride;
-}
-
-// Stores elements of a row, except those beyond the end.
-fn store(batch: u32, row: u32, columns: vec4<u32>, values: vec4<f32>) {
-    if row >= p.m { return; }
-    let first = batch * p.m * p.n + row * p.row_stride;
-    if columns.x < p.n { c[first + columns.x * p.column_stride] = values.x; }
-    if columns.y < p.n { c[first + columns.y * p.column_stride] = values.y; }
-    if columns.z < p.n { c[first + columns.z * p.column_stride] = values.z; }
-    if columns.w < p.n { c[first + columns.w * p.column_stride] = values.w; }
-}
+fn a_is_along_depth() -> bool { return p.a.column_stride == 1u; }
+fn b_is_along_depth() -> bool { return p.b.row_stride == 1u; }

@@ -1,8 +1,9 @@
 // Writes a tensor [outer, length, inner] to a part of another one, [outer, extent, inner], at
-// indices along its middle axis that differ from each other. Elements are words of 32 bits.
+// indices along its middle axis that differ from each other. The type `Element` is put before this
+// text.
 
-@group(0) @binding(1) var<storage, read> part: array<u32>;
-@group(0) @binding(2) var<storage, read_write> whole: array<u32>;
+@group(0) @binding(1) var<storage, read> part: array<Element>;
+@group(0) @binding(2) var<storage, read_write> whole: array<Element>;
 
 @compute @workgroup_size(64)
 fn main(

@@ -5,6 +5,7 @@
 
 use super::support::gpus::{adapter, assert_near, numbers};
 use anabranch::dsl::equality::one_nan;
+use anabranch::dsl::function::Arguments;
 use anabranch::dsl::ops::random::Key;
 use anabranch::dsl::{Bytes, DType, Graph, HostTensor, TensorType, interp};
 use anabranch::prelude::*;
@@ -364,6 +365,64 @@ fn reductions_of_rows_and_what_follows_them_are_one_shader() -> Outcome {
     let [x, g] = [[33, 300].to_vec(), [300].to_vec()].map(|shape| TensorType::new(DType::F32, shape));
     let text = f.explain(&[x, g])?;
     assert_eq!(text.lines().filter(|line| line.ends_with("f32[33, 300]")).count(), 1, "{text}");
+    Ok(())
+}
+
+/// Returns how many shaders the description of a program has.
+fn n_shaders(text: &str) -> usize {
+    text.lines().filter(|line| line.contains(" workgroups: %")).count()
+}
+
+#[test]
+fn what_follows_a_product_is_in_its_shader() -> Outcome {
+    let Some(adapter) = adapter() else { return Ok(()) };
+    let there = Session::builder().gpu(&adapter).device("/gpu:0").build()?;
+    let here = Session::new()?;
+    let dense = |x: Tensor, w: Tensor, b: Tensor| (x.matmul(w) * 0.1 + b).gelu();
+    let [f, expected] = [there.function(dense)?, here.function(dense)?];
+    for [m, k, n] in [[33, 40, 65], [2, 300, 70], [70, 300, 3], [1, 1, 1], [5, 0, 4]] {
+        let [x, w, b] = [[m, k].to_vec(), [k, n].to_vec(), [n].to_vec()]
+            .map(|shape| Array::new(shape.clone(), numbers(shape.iter().product())));
+        assert_near(&f.call((&x, &w, &b))?, &expected.call((&x, &w, &b))?);
+        let text = f.explain(Arguments::of::<(Tensor, Tensor, Tensor)>((&x, &w, &b)).signature())?;
+        assert_eq!(n_shaders(&text), 1, "{text}");
+    }
+    // A comparison has elements of another type.
+    let is_large = |x: Tensor| x.matmul(x).greater(x.transpose(0, 1));
+    let x = Array::new([40, 40], numbers(1600));
+    assert_eq!(there.function(is_large)?.call(&x)?, here.function(is_large)?.call(&x)?);
+    let layer = |x: Tensor, w: Tensor| x.conv2d(w, ConvOptions::new().padding(1).stride([2, 1]).groups(2)).relu();
+    let [x, w] = [[3, 4, 9, 8], [6, 2, 3, 2]].map(|shape| Array::new(shape, numbers(shape.iter().product())));
+    let f = there.function(layer)?;
+    assert_near(&f.call((&x, &w))?, &here.function(layer)?.call((&x, &w))?);
+    let text = f.explain(Arguments::of::<(Tensor, Tensor)>((&x, &w)).signature())?;
+    assert_eq!(n_shaders(&text), 1, "{text}");
+    let trained = |x: Tensor, w: Tensor| {
+        let [of_x, of_w] = gradients(layer(x, w).square().sum(), [x, w]);
+        (of_x * 0.5 + x, of_w * 0.5 + w)
+    };
+    let ((of_x, of_w), (x, w)) = (there.function(trained)?.call((&x, &w))?, here.function(trained)?.call((&x, &w))?);
+    assert_near(&of_x, &x);
+    assert_near(&of_w, &w);
+    Ok(())
+}
+
+#[test]
+fn attention_runs_there() -> Outcome {
+    let Some(session) = session(1)? else { return Ok(()) };
+    fn model(x: Tensor, w: Tensor) -> (Tensor, Tensor) {
+        let attend = |x: Tensor| x.scaled_dot_product_attention(x.matmul(w), x * 0.5, AttentionMask::Causal);
+        let y = attend(attend(x));
+        (y, gradients(y.square().sum(), w))
+    }
+    let f = session.function(|x, w| on("/gpu:0", || model(x, w)))?;
+    let expected = Session::new()?.function(model)?;
+    let (x, w) = (Array::new([2, 3, 9, 8], numbers(2 * 3 * 72)), Array::new([8, 8], numbers(64)));
+    let ((y, of_w), profile) = f.profile((&x, &w))?;
+    let (expected_y, expected_w) = expected.call((&x, &w))?;
+    assert_near(&y, &expected_y);
+    assert_near(&of_w, &expected_w);
+    assert_only_on_a_gpu(&profile);
     Ok(())
 }
 
@@ -856,9 +915,16 @@ fn what_has_no_shader_runs_on_a_cpu() -> Outcome {
     // A loop that a driver may end too early.
     let f = session.function(|x: Tensor| on("/gpu:0", || x.matmul(x.transpose(0, 1))))?;
     assert_eq!(f.call(Array::new([1, 70_000], vec![0.5; 70_000]))?.item(), 17_500.0);
-    // More products than a dispatch has workgroups.
+    Ok(())
+}
+
+#[test]
+fn more_products_than_an_axis_has_workgroups_run_there() -> Outcome {
+    let Some(session) = session(1)? else { return Ok(()) };
     let f = session.function(|x: Tensor| on("/gpu:0", || x.matmul(x).sum()))?;
-    assert_eq!(f.call(Array::new([70_000, 2, 2], vec![0.5; 280_000]))?, 140_000.0);
+    let (sum, profile) = f.profile(Array::new([70_000, 2, 2], vec![0.5; 280_000]))?;
+    assert_eq!(sum, 140_000.0);
+    assert_only_on_a_gpu(&profile);
     Ok(())
 }
 

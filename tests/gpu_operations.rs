@@ -2,7 +2,7 @@
 
 use super::support::gpus::adapter;
 use anabranch::dsl::corpus;
-use anabranch::dsl::ops::{self, Arity, GPU_ULPS, OpClass};
+use anabranch::dsl::ops::{self, Arity, GPU_ULPS, OpClass, prim};
 use anabranch::dsl::{DType, Graph, HostTensor, interp};
 use anabranch_runtime::{RandomPlacement, RandomlyPlacedProgram};
 use std::collections::BTreeSet;
@@ -21,6 +21,8 @@ fn every_case_of_an_operation_holds_there_or_is_known_to_have_no_shader() {
         return;
     }
     let (mut n_there, mut wrong) = (0, String::new());
+    // The operations of which a case ran there.
+    let mut there: BTreeSet<&str> = BTreeSet::new();
     let mut without: BTreeSet<(String, String)> = BTreeSet::new();
     for case in corpus::cases() {
         let Ok(graph) = case.graph() else { continue };
@@ -30,12 +32,17 @@ fn every_case_of_an_operation_holds_there_or_is_known_to_have_no_shader() {
             continue;
         }
         n_there += 1;
+        there.insert(case.op.name);
         if let Some(why) = case.verdict_on_gpu(&run(&graph, &case.inputs)) {
             writeln!(wrong, "{}: {}: {why}", case.op.name, case.name).expect("a string takes all text");
         }
     }
     assert!(wrong.is_empty(), "\n{wrong}");
     assert!(n_there > 500, "only {n_there} cases ran on a GPU");
+    let products = [prim::MATMUL, prim::CONV, prim::CONV_INPUT_GRAD, prim::CONV_WEIGHT_GRAD];
+    for op in products.into_iter().chain([prim::ATTENTION, prim::ATTENTION_GRAD]) {
+        assert!(there.contains(op.name), "no case of `{op}` ran on a GPU");
+    }
     // An operation that gets a shader must leave the list.
     let mut now = String::new();
     for (op, reason) in without {

@@ -23,6 +23,7 @@ mod errors;
 mod example_data;
 mod gpu;
 mod gpu_control;
+mod gpu_halves;
 mod gpu_memory;
 mod gpu_operations;
 mod gpu_parallel;

@@ -98,6 +98,9 @@ fn golden_graphs(folder: &str) -> Vec<(PathBuf, Graph)> {
 /// Returns the shader of a kernel, or the reason why there is none. The shader is valid, and if the
 /// kernel is small, has the results of the kernel.
 fn printed(graph: &Graph, kernel: &FusedKernel) -> Result<String, NotPrinted> {
+    if kernel.product().is_some() {
+        return printed_epilogue(graph, kernel);
+    }
     let shader = kernel.to_wgsl(graph)?;
     validate(&shader.code);
     assert!(shader.workgroups.iter().all(|n| (1..=65_535).contains(n)), "{:?}", shader.workgroups);
@@ -105,6 +108,57 @@ fn printed(graph: &Graph, kernel: &FusedKernel) -> Result<String, NotPrinted> {
         check_results(graph, kernel, &shader);
     }
     Ok(shader.code)
+}
+
+/// Returns the epilogue of a kernel with a product, which is checked like a shader.
+fn printed_epilogue(graph: &Graph, kernel: &FusedKernel) -> Result<String, NotPrinted> {
+    let epilogue = kernel.epilogue_to_wgsl(graph)?;
+    let n: usize = kernel.axes.iter().product();
+    let entry = format!(
+        "
+@group(0) @binding(0) var<storage, read> product: array<f32>;
+@group(0) @binding(1) var<storage, read> nothing: array<f32>;
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {{
+    let i = group.x * 64u + thread;
+    if i < {n}u {{ finish(i, product[i]); }}
+}}
+"
+    );
+    let shader = KernelShader {
+        code: epilogue.code.clone() + &entry,
+        bindings: epilogue.bindings,
+        workgroups: [n.div_ceil(64), 1],
+        can_fail: false,
+    };
+    validate(&shader.code);
+    if n > 0 && n <= LARGEST {
+        check_epilogue(graph, kernel, &shader);
+    }
+    Ok(epilogue.code)
+}
+
+/// Runs an epilogue on the elements of a product of arbitrary operands, and compares its result
+/// with that of the kernel.
+fn check_epilogue(graph: &Graph, kernel: &FusedKernel, shader: &KernelShader) {
+    let ty = |value: Value| graph.ty(value).element();
+    let tensors: BTreeMap<Value, HostTensor> =
+        kernel.inputs.iter().enumerate().map(|(i, input)| (input.value, arbitrary(ty(input.value), i))).collect();
+    let run = |kernel: &FusedKernel| {
+        let mut results = fusion::run_kernel(graph, kernel, &|v| &tensors[&v]).unwrap_or_else(|e| panic!("{e}"));
+        results.remove(0)
+    };
+    let product = FusedKernel { stages: vec![kernel.stages[0].clone()], outputs: vec![0], ..kernel.clone() };
+    let (product, expected) = (run(&product), run(kernel));
+    let (result, others) = shader.bindings.split_last().expect("a kernel has a result");
+    let nothing = HostTensor::zeros(DType::F32, &[1]);
+    let inputs: Vec<&HostTensor> = [&product, &nothing].into_iter().chain(others.iter().map(|v| &tensors[v])).collect();
+    let result = (ty(*result).dtype, expected.len());
+    let found = wgsl::run(&shader.code, shader.workgroups, &inputs, &[result]).remove(0);
+    let found = HostTensor::from_buffer(expected.shape().to_vec(), found);
+    for (&x, &y) in numbers(&expected).iter().zip(&numbers(&found)) {
+        assert!(same_number(x, y), "{expected}\n{found}\nof {inputs:?}\n{}", shader.code);
+    }
 }
 
 /// The largest number of elements of a kernel whose results are compared.

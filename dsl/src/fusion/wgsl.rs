@@ -12,10 +12,16 @@
 //! fixed order in workgroup memory. Then all threads have the result. Stages that read it run in a
 //! second loop over the row, which computes earlier stages again instead of storing them.
 //!
+//! A kernel with a product has no template here: shaders for products are written by hand, and
+//! have room for a function, the *epilogue*, which computes an element of the result from that of
+//! the product ([`EpilogueShader`]).
+//!
 //! # Memory
 //!
 //! Tensors are contiguous and row-major. A `bool` is a `u32` in memory, 0 or 1, since WGSL has no
-//! smaller type there. An index has at most 31 bits, so that a loop over indices ends.
+//! smaller type there. A 16-bit float is a `u16` with its bits in memory, for devices that have
+//! such integers, and the same number in `f32` elsewhere. An index has at most 31 bits, so that a
+//! loop over indices ends.
 //!
 //! # Errors
 //!
@@ -43,6 +49,9 @@ pub const MAX_WORKGROUPS: usize = 65_535;
 
 /// The number of storage buffers that every device supports.
 pub(super) const MAX_BUFFERS: usize = 8;
+
+/// The operands of a product, which are the first bindings of its shader.
+const PRODUCT_OPERANDS: usize = 2;
 
 /// The functions of random numbers: the word of a stream at an index.
 const RANDOM: &str = "\
@@ -79,6 +88,69 @@ fn folded_word(key: vec2<u32>, number: vec2<u32>, index: u32) -> u32 {
 }
 ";
 
+/// What a shader with 16-bit floats begins with.
+pub const ENABLE_HALVES: &str = "enable wgpu_int16;\n";
+
+/// Returns the functions between the bits of a 16-bit float and the same number in `f32`, of which
+/// the one to the bits rounds to nearest, ties to even.
+///
+/// # Panics
+/// Panics if the type is no 16-bit float.
+pub fn half_to_wgsl(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F16 => {
+            "\
+fn number_of_f16(bits: u32) -> f32 {
+    let exponent = (bits >> 10u) & 31u;
+    let fraction = bits & 1023u;
+    var x = bitcast<f32>(((exponent + 112u) << 23u) | (fraction << 13u));
+    if exponent == 31u { x = bitcast<f32>(0x7f800000u | (fraction << 13u)); }
+    // Without numbers that a device may flush to zero.
+    if exponent == 0u { x = f32(fraction) * 0x1p-24f; }
+    return bitcast<f32>(bitcast<u32>(x) | ((bits & 0x8000u) << 16u));
+}
+
+fn f16_of_number(x: f32) -> u32 {
+    let magnitude = bitcast<u32>(x) & 0x7fffffffu;
+    var bits = ((magnitude + 0xfffu + ((magnitude >> 13u) & 1u)) >> 13u) - 0x1c000u;
+    if magnitude < 0x38800000u { bits = u32(round(abs(x) * 0x1p24f)); }
+    if magnitude >= 0x47800000u { bits = 0x7c00u; }
+    if magnitude > 0x7f800000u { bits = 0x7e00u; }
+    return bits | ((bitcast<u32>(x) >> 16u) & 0x8000u);
+}
+"
+        }
+        DType::BF16 => {
+            "\
+fn number_of_bf16(bits: u32) -> f32 {
+    return bitcast<f32>(bits << 16u);
+}
+
+fn bf16_of_number(x: f32) -> u32 {
+    let bits = bitcast<u32>(x);
+    if (bits & 0x7fffffffu) > 0x7f800000u { return 0x7fc0u; }
+    return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
+}
+"
+        }
+        _ => panic!("{dtype} has more or fewer bits"),
+    }
+}
+
+/// Returns the name of the type of an element in memory, if WGSL has one.
+fn memory_type(dtype: DType) -> Option<&'static str> {
+    match dtype {
+        DType::Bool => Some("u32"),
+        DType::F16 | DType::BF16 => Some("u16"),
+        _ => type_name(dtype),
+    }
+}
+
+/// Returns the type of the variable for an element, which has all its values.
+fn type_of_variable(dtype: DType) -> DType {
+    if dtype.is_half() { DType::F32 } else { dtype }
+}
+
 /// A kernel as a shader with the entry point `main`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelShader {
@@ -93,10 +165,22 @@ pub struct KernelShader {
     pub can_fail: bool,
 }
 
+/// What a kernel with a product computes from each element of the product, for the shader of the
+/// product.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EpilogueShader {
+    /// The function `finish(i: u32, s0: f32)`, which computes and writes the element of the result
+    /// with the row-major index `i` from that of the product, and everything that it uses.
+    pub code: String,
+    /// The tensors of the bindings of group 0, in order: those that the function reads, then the
+    /// result. They come after the operands of the product, which the code does not declare.
+    pub bindings: Vec<Value>,
+}
+
 /// The reason why a kernel is not printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NotPrinted {
-    /// A product has no template.
+    /// A product has no template, or a reduction of its elements is no epilogue.
     Product(Prim),
     /// WGSL lacks the element type.
     Type(DType),
@@ -143,11 +227,26 @@ impl FusedKernel {
     /// # Errors
     /// Returns the reason if no template fits or if WGSL lacks a type.
     pub fn to_wgsl(&self, graph: &Graph) -> Result<KernelShader, NotPrinted> {
+        if let Some(product) = self.product() {
+            return Err(NotPrinted::Product(op_of(graph, product)));
+        }
         let printer = ShaderPrinter::new(graph, self)?;
         match printer.reduced.is_empty() && printer.levels.iter().all(|&level| level == 0) {
             true => printer.flat(),
             false => printer.rows(),
         }
+    }
+
+    /// Returns what the kernel computes from each element of its product.
+    ///
+    /// # Errors
+    /// Returns the reason if the elements are no `f32`, if the kernel reduces them, or if WGSL
+    /// lacks a type.
+    ///
+    /// # Panics
+    /// Panics if the kernel has no product.
+    pub fn epilogue_to_wgsl(&self, graph: &Graph) -> Result<EpilogueShader, NotPrinted> {
+        ShaderPrinter::new(graph, self)?.epilogue()
     }
 }
 
@@ -200,10 +299,20 @@ pub fn functions_to_wgsl(ops: &[Prim]) -> String {
 /// # Errors
 /// Returns the reason if WGSL lacks a type, or a shader cannot report the error of the operation.
 pub fn stage_to_wgsl(op: Prim, operand: DType, result: DType) -> Result<(), NotPrinted> {
+    let is_conversion = matches!(op.class, OpClass::Scalar(ScalarForm::Conversion));
+    if is_conversion && result == DType::BF16 && operand.is_int() {
+        // It would be rounded twice.
+        return Err(NotPrinted::NoFunction(op, operand));
+    }
+    if matches!(op.class, OpClass::Reduce(_) | OpClass::Random(_)) && result.is_half() {
+        return Err(NotPrinted::NoFunction(op, result));
+    }
+    let [operand, result] = [operand, result].map(type_of_variable);
     for dtype in [operand, result] {
         type_name(dtype).ok_or(NotPrinted::Type(dtype))?;
     }
     match op.class {
+        OpClass::Scalar(_) if is_conversion && operand == result => Ok(()),
         OpClass::Reduce(by) => identity(by, operand).map(|_| ()).ok_or(NotPrinted::NoFunction(op, operand)),
         OpClass::Scalar(_) if op.can_fail(operand) && !is_quotient(op) => Err(NotPrinted::CanFail(op)),
         OpClass::Scalar(ScalarForm::Identity) => Ok(()),
@@ -227,6 +336,11 @@ pub(super) struct ShaderFunctions {
 }
 
 impl ShaderFunctions {
+    /// Adds the conversions of a 16-bit float.
+    fn add_half(&mut self, dtype: DType) {
+        self.texts.entry(format!("number_of_{dtype}")).or_insert_with(|| half_to_wgsl(dtype).to_owned());
+    }
+
     /// Returns the name of the function of an elementwise operation whose last operand has a type.
     pub(super) fn function(&mut self, op: Prim, dtype: DType, result: DType) -> Result<String, NotPrinted> {
         for dtype in [dtype, result] {
@@ -258,6 +372,8 @@ impl ShaderFunctions {
 struct ShaderPrinter<'a> {
     graph: &'a Graph,
     kernel: &'a FusedKernel,
+    /// The number of the first binding.
+    first_binding: usize,
     /// The tensors of the bindings. Inputs with the same tensor share one.
     bindings: Vec<Value>,
     /// The axes that reductions reduce.
@@ -279,7 +395,7 @@ impl<'a> ShaderPrinter<'a> {
             let level = |source: &StageSource| if let StageSource::Stage(i) = source { levels[*i] } else { 0 };
             let level = stage.sources.iter().map(level).max().unwrap_or(0);
             levels.push(match stage.work {
-                StageWork::Product => return Err(NotPrinted::Product(op_of(graph, stage))),
+                StageWork::Product => 0,
                 StageWork::Rowwise { .. } => {
                     let dtype = graph.ty(graph.node(stage.node).results[0]).element().dtype;
                     return Err(NotPrinted::NoFunction(op_of(graph, stage), dtype));
@@ -294,15 +410,21 @@ impl<'a> ShaderPrinter<'a> {
                 }
             });
         }
+        // The shader of a product declares the operands.
+        let (first_binding, product) = match kernel.product() {
+            Some(product) => (PRODUCT_OPERANDS, &product.sources[..]),
+            None => (0, &[][..]),
+        };
         let mut bindings: Vec<Value> = Vec::new();
-        for input in &kernel.inputs {
-            if !bindings.contains(&input.value) {
+        for (i, input) in kernel.inputs.iter().enumerate() {
+            if !bindings.contains(&input.value) && !product.contains(&StageSource::Input(i)) {
                 bindings.push(input.value);
             }
         }
         bindings.extend((0..kernel.outputs.len()).map(|o| kernel.output(graph, o)));
-        if bindings.len() > MAX_BUFFERS {
-            return Err(NotPrinted::Buffers(bindings.len()));
+        let n_buffers = first_binding + bindings.len();
+        if n_buffers > MAX_BUFFERS {
+            return Err(NotPrinted::Buffers(n_buffers));
         }
         let sizes = bindings.iter().map(|&v| graph.ty(v).element().shape.size().expect("the shapes are known"));
         let size = kernel.axes.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent));
@@ -311,7 +433,18 @@ impl<'a> ShaderPrinter<'a> {
         }
         let (functions, can_fail, body) = (ShaderFunctions::default(), false, String::new());
         let reduced = reduced.unwrap_or_default();
-        Ok(ShaderPrinter { graph, kernel, bindings, reduced, levels, functions, can_fail, body, indentation: 1 })
+        Ok(ShaderPrinter {
+            graph,
+            kernel,
+            first_binding,
+            bindings,
+            reduced,
+            levels,
+            functions,
+            can_fail,
+            body,
+            indentation: 1,
+        })
     }
 
     /// Prints one thread for each element.
@@ -335,6 +468,30 @@ impl<'a> ShaderPrinter<'a> {
             self.store(o, all, None);
         }
         self.finish(n.div_ceil(threads), threads)
+    }
+
+    /// Prints a function of an element of a product.
+    fn epilogue(mut self) -> Result<EpilogueShader, NotPrinted> {
+        let product = self.kernel.product().expect("an epilogue is that of a product");
+        if self.levels.iter().any(|&level| level > 0) {
+            return Err(NotPrinted::Product(op_of(self.graph, product)));
+        }
+        if self.dtype(0) != DType::F32 {
+            return Err(NotPrinted::Type(self.dtype(0)));
+        }
+        self.unravel("i", AxisSet::first(self.kernel.axes.len()));
+        let stages = 1..self.kernel.stages.len();
+        for i in self.inputs_of(stages.clone()) {
+            self.load(i);
+        }
+        for s in stages {
+            self.stage(s)?;
+        }
+        let result = self.in_memory(self.kernel.outputs[0]);
+        let binding = self.first_binding + self.bindings.len() - 1;
+        self.line(format_args!("t{binding}[i] = {result};"));
+        let code = format!("{}\nfn finish(i: u32, s0: f32) {{\n{}}}\n", self.head()?, self.body);
+        Ok(EpilogueShader { code, bindings: self.bindings })
     }
 
     /// Prints one workgroup for each row.
@@ -478,7 +635,7 @@ impl<'a> ShaderPrinter<'a> {
     }
 
     fn type_of(&self, stage: usize) -> Result<&'static str, NotPrinted> {
-        let dtype = self.dtype(stage);
+        let dtype = type_of_variable(self.dtype(stage));
         type_name(dtype).ok_or(NotPrinted::Type(dtype))
     }
 
@@ -537,7 +694,8 @@ impl<'a> ShaderPrinter<'a> {
     }
 
     fn binding(&self, value: Value) -> usize {
-        self.bindings.iter().position(|&v| v == value).expect("every tensor has a binding")
+        let i = self.bindings.iter().position(|&v| v == value).expect("every tensor has a binding");
+        self.first_binding + i
     }
 
     /// Prints the read of an input.
@@ -547,10 +705,15 @@ impl<'a> ShaderPrinter<'a> {
         let ty = self.graph.ty(input_of.value).element();
         let extents = ty.shape.known().expect("the shapes are known");
         let element = format!("t{}[{}]", self.binding(input_of.value), self.index(map, &extents));
-        match ty.dtype {
-            DType::Bool => self.line(format_args!("let x{input} = {element} != 0u;")),
-            _ => self.line(format_args!("let x{input} = {element};")),
-        }
+        let element = match ty.dtype {
+            DType::Bool => format!("{element} != 0u"),
+            dtype if dtype.is_half() => {
+                self.functions.add_half(dtype);
+                format!("number_of_{dtype}(u32({element}))")
+            }
+            _ => element,
+        };
+        self.line(format_args!("let x{input} = {element};"));
     }
 
     /// Prints the write of an output. `axes` are those with an index here. One of the threads that
@@ -562,11 +725,23 @@ impl<'a> ShaderPrinter<'a> {
         let conditions: Vec<String> =
             condition.map(str::to_owned).into_iter().chain(repeated.map(|axis| format!("a{axis} == 0u"))).collect();
         let t = self.binding(self.kernel.output(self.graph, output));
-        let value = if self.dtype(stage) == DType::Bool { format!("u32(s{stage})") } else { format!("s{stage}") };
+        let value = self.in_memory(stage);
         let write = format!("t{t}[{}] = {value};", self.index_along(along));
         match conditions.is_empty() {
             true => self.line(format_args!("{write}")),
             false => self.line(format_args!("if {} {{ {write} }}", conditions.join(" && "))),
+        }
+    }
+
+    /// Returns the value of a stage as it is stored.
+    fn in_memory(&mut self, stage: usize) -> String {
+        match self.dtype(stage) {
+            DType::Bool => format!("u32(s{stage})"),
+            dtype if dtype.is_half() => {
+                self.functions.add_half(dtype);
+                format!("u16({dtype}_of_number(s{stage}))")
+            }
+            _ => format!("s{stage}"),
         }
     }
 
@@ -597,21 +772,44 @@ impl<'a> ShaderPrinter<'a> {
             }
         } else {
             let operand = function_dtype(self.graph, data);
+            stage_to_wgsl(op, operand, self.dtype(s))?;
             let sources: Vec<String> = stage.sources.iter().map(|&source| self.source(source)).collect();
             match op.class {
                 OpClass::Scalar(ScalarForm::Identity) | OpClass::View(_) => sources[0].clone(),
+                OpClass::Scalar(ScalarForm::Conversion) => {
+                    self.conversion(op, &sources[0], [operand, self.dtype(s)])?
+                }
                 _ if op.can_fail(operand) && !is_quotient(op) => return Err(NotPrinted::CanFail(op)),
                 _ => {
                     if op.can_fail(operand) && !is_nonzero(self.graph, data.operands[1]) {
                         self.can_fail = true;
                         self.line(format_args!("if {} == 0 {{ atomicMax(&failure, check); }}", sources[1]));
                     }
-                    format!("{}({})", self.functions.function(op, operand, self.dtype(s))?, sources.join(", "))
+                    let result = self.dtype(s);
+                    let function = self.functions.function(op, type_of_variable(operand), type_of_variable(result))?;
+                    let value = format!("{function}({})", sources.join(", "));
+                    if result.is_half() && op.widens() { self.rounded(&value, result) } else { value }
                 }
             }
         };
         self.line(format_args!("let s{s}: {ty} = {value};"));
         Ok(())
+    }
+
+    /// Returns a number converted to another type.
+    fn conversion(&mut self, op: Prim, x: &str, [from, to]: [DType; 2]) -> Result<String, NotPrinted> {
+        let [of_from, of_to] = [from, to].map(type_of_variable);
+        let converted = match of_from == of_to {
+            true => x.to_owned(),
+            false => format!("{}({x})", self.functions.function(op, of_from, of_to)?),
+        };
+        Ok(if to.is_half() && from != to { self.rounded(&converted, to) } else { converted })
+    }
+
+    /// Returns a number rounded to a 16-bit float.
+    fn rounded(&mut self, x: &str, to: DType) -> String {
+        self.functions.add_half(to);
+        format!("number_of_{to}({to}_of_number({x}))")
     }
 
     /// Returns an integer as the two words of 64 bits, the lower one first.
@@ -650,9 +848,10 @@ fn {name}(thread: u32, x: {ty}) -> {ty} {{
         Ok(name)
     }
 
-    /// Returns the shader of the lines printed so far.
-    fn finish(self, n_groups: usize, threads: usize) -> Result<KernelShader, NotPrinted> {
-        let mut code = String::new();
+    /// Returns what comes before the function of the lines printed so far.
+    fn head(&self) -> Result<String, NotPrinted> {
+        let has_halves = self.bindings.iter().any(|&v| self.graph.ty(v).element().dtype.is_half());
+        let mut code = if has_halves { ENABLE_HALVES.to_owned() } else { String::new() };
         for line in self.kernel.text(self.graph).to_string().lines() {
             code += &format!("// {line}\n");
         }
@@ -663,11 +862,17 @@ fn {name}(thread: u32, x: {ty}) -> {ty} {{
         let n_inputs = self.bindings.len() - self.kernel.outputs.len();
         for (i, &value) in self.bindings.iter().enumerate() {
             let dtype = self.graph.ty(value).element().dtype;
-            let ty = if dtype == DType::Bool { Some("u32") } else { type_name(dtype) };
-            let ty = ty.ok_or(NotPrinted::Type(dtype))?;
+            let ty = memory_type(dtype).ok_or(NotPrinted::Type(dtype))?;
             let access = if i < n_inputs { "read" } else { "read_write" };
-            code += &format!("@group(0) @binding({i}) var<storage, {access}> t{i}: array<{ty}>;\n");
+            let binding = self.first_binding + i;
+            code += &format!("@group(0) @binding({binding}) var<storage, {access}> t{binding}: array<{ty}>;\n");
         }
+        Ok(code)
+    }
+
+    /// Returns the shader of the lines printed so far.
+    fn finish(self, n_groups: usize, threads: usize) -> Result<KernelShader, NotPrinted> {
+        let mut code = self.head()?;
         if self.can_fail {
             let binding = self.bindings.len();
             code += &format!("@group(0) @binding({binding}) var<storage, read_write> failure: atomic<u32>;\n");

@@ -261,6 +261,24 @@ fn weights<C: ValueCx>(queries: AnyValue<C>, keys: AnyValue<C>, causal: bool) ->
     scores.softmax(-1)
 }
 
+/// Returns attention, or with a fourth operand its gradient, computed with other operations. All
+/// scores are in memory then.
+pub(crate) fn expanded<C: ValueCx>(operands: &[AnyValue<C>], attrs: &Attrs) -> AnyValue<C> {
+    let [q, k, v] = [0, 1, 2].map(|i| operands[i]);
+    let p = weights(q, k, Attention::of(attrs).causal);
+    let Some(&g) = operands.get(3) else { return p.matmul(v) };
+    let d = g.matmul(v.transpose(-2, -1));
+    let r = p * (d - (p * d).sum_keepdim(-1)) * scale(q);
+    let [p, of_scores] = [p, r].map(|x| x.transpose(-2, -1));
+    let parts = [r.matmul(k), of_scores.matmul(q), p.matmul(g)].map(|part| {
+        let shape = part.shape();
+        let (leading, matrix) = shape.dims().split_at(shape.rank() - 2);
+        let size = Shape::from(matrix).size().map_or(Dim::Unknown, Dim::Known);
+        part.reshape(Shape::from([leading, &[size]].concat()))
+    });
+    AnyValue::concat(&parts, -1)
+}
+
 /// Broadcasts queries, keys and values to equal leading axes, if `attention` supports their types.
 fn matched<C: ValueCx>(operands: [AnyValue<C>; 3]) -> Option<[AnyValue<C>; 3]> {
     let types = operands.map(AnyValue::tensor_type);

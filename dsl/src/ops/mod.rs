@@ -68,6 +68,7 @@ pub use scalar_functions::function_dtype;
 pub use view::{Coord, Coverage, ViewCx, ViewForm, ViewMap};
 
 pub use attention::AttentionMask;
+pub(crate) use attention::expanded as expanded_attention;
 pub use conv::ConvOptions;
 pub use custom::{BinaryFunction, UnaryFunction};
 pub(crate) use grad::ForwardNode;

@@ -1,7 +1,7 @@
 //! The operations that a GPU runs, of this process or of another one.
 
 use super::{Support, reason_against_gpus};
-use anabranch_dsl::fusion::{AxisSet, MAX_WORKGROUPS, stage_to_wgsl};
+use anabranch_dsl::fusion::{AxisSet, stage_to_wgsl};
 use anabranch_dsl::ir::{Attrs, ListOp, Op};
 use anabranch_dsl::ops::attributes::{Conv, Pool};
 use anabranch_dsl::ops::{CostCx, OpClass, Prim, prim};
@@ -10,16 +10,15 @@ use anabranch_dsl::{DType, Dim, TensorType, Type};
 /// The largest stride, padding or dilation: products of indices then fit into 31 bits.
 const MAX_STEP: usize = 1 << 12;
 
-/// The rows, and the columns, that a workgroup of the simplest kernel of products computes.
-pub(crate) const PRODUCT_TILE: usize = 32;
-
-/// The sizes that a GPU supports.
+/// The sizes and elements that a GPU supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SizeLimits {
     /// The largest number of bytes that a shader can bind.
     pub(crate) max_bytes: u64,
     /// The number of iterations of a loop of a thread, if the driver ends it after some of them.
     pub(crate) max_iterations: Option<usize>,
+    /// Whether the memory may have elements of 16 bits.
+    pub(crate) has_halves: bool,
 }
 
 /// Returns whether a GPU runs an operation on operands and results of these types.
@@ -29,6 +28,7 @@ pub(crate) fn supports(op: &Op, operands: &[&Type], results: &[&Type], limits: &
         return Support::No(reason);
     }
     let max_bytes = limits.max_bytes;
+    let size_reason = |ty: &Type| size_reason(ty.element(), max_bytes);
     let reason = match op {
         Op::Print { .. } => Some("cannot print".to_owned()),
         Op::Queue(..) => Some("has no queues".to_owned()),
@@ -45,13 +45,21 @@ pub(crate) fn supports(op: &Op, operands: &[&Type], results: &[&Type], limits: &
         | Op::Cond
         | Op::While { .. }
         | Op::Call(_) => {
-            let reason = all().find_map(|ty| size_reason(ty, max_bytes));
+            let reason = all().find_map(size_reason);
             return reason.map_or(Support::Yes, Support::No);
         }
         Op::Stack(_) => None,
+        // An operation on 16-bit floats that computes is that on `f32`, between conversions.
+        Op::Prim(op, attrs) if op.widens() => {
+            let wide = |types: &[&Type]| types.iter().map(|ty| widened(ty)).collect::<Vec<Type>>();
+            let (operands, results) = (wide(operands), wide(results));
+            primitive(*op, attrs, &operands.iter().collect::<Vec<_>>(), &results.iter().collect::<Vec<_>>())
+        }
         Op::Prim(op, attrs) => primitive(*op, attrs, operands, results),
     };
-    let reason = reason.or_else(|| all().find_map(|ty| type_reason(ty, max_bytes)));
+    let reason = reason.or_else(|| all().find_map(|ty| type_reason(ty, limits).or_else(|| size_reason(ty))));
+    // The scores of attention are in memory.
+    let reason = reason.or_else(|| scores(op, operands).and_then(|scores| size_reason(&scores.into())));
     let reason = reason.or_else(|| {
         let Op::Prim(op, attrs) = op else { return None };
         let most = limits.max_iterations?;
@@ -65,21 +73,40 @@ fn list_reason(op: &ListOp, element: &TensorType) -> Option<String> {
     if matches!(op, ListOp::Concat(_) | ListOp::Split(_) | ListOp::Extents) {
         return Some(format!("has no `{}`", op.name()));
     }
+    if element.dtype.is_half() {
+        // An element may end within a word.
+        return Some(format!("has no lists of {}", element.dtype));
+    }
     (element.shape.size() == Some(0)).then(|| "has no lists of elements without numbers".to_owned())
 }
 
-/// Returns why a type cannot be in the memory of a GPU.
-fn type_reason(ty: &Type, max_bytes: u64) -> Option<String> {
-    let element = ty.element();
-    if !matches!(element.dtype, DType::F32 | DType::I32 | DType::U32 | DType::Bool) {
-        return Some(format!("has no {}", element.dtype));
+/// Returns why the elements of a type cannot be in the memory of a GPU.
+fn type_reason(ty: &Type, limits: &SizeLimits) -> Option<String> {
+    let dtype = ty.element().dtype;
+    let is_word = matches!(dtype, DType::F32 | DType::I32 | DType::U32 | DType::Bool);
+    let has_type = is_word || dtype.is_half() && limits.has_halves;
+    (!has_type).then(|| format!("has no {dtype}"))
+}
+
+/// Returns a type with `f32` for 16-bit floats.
+fn widened(ty: &Type) -> Type {
+    match ty {
+        Type::Tensor(tensor) if tensor.dtype.is_half() => TensorType::new(DType::F32, tensor.shape.clone()).into(),
+        _ => ty.clone(),
     }
-    size_reason(ty, max_bytes)
+}
+
+/// Returns the type of the scores of an attention or of its gradient.
+fn scores(op: &Op, operands: &[&Type]) -> Option<TensorType> {
+    let Op::Prim(prim::ATTENTION | prim::ATTENTION_GRAD, _) = op else { return None };
+    let [queries, keys] = [0, 1].map(|i| operands[i].element());
+    let n_keys = keys.shape.dims()[keys.rank() - 2].clone();
+    let leading = &queries.shape.dims()[..queries.rank() - 1];
+    Some(TensorType::new(queries.dtype, [leading, &[n_keys]].concat()))
 }
 
 /// Returns why the shape of a value is unknown or too large.
-fn size_reason(ty: &Type, max_bytes: u64) -> Option<String> {
-    let element = ty.element();
+fn size_reason(element: &TensorType, max_bytes: u64) -> Option<String> {
     let Some(size) = element.shape.size() else { return Some("needs known shapes".to_owned()) };
     let is_large =
         (size as u64).saturating_mul(element.dtype.size().max(4) as u64) > max_bytes || i32::try_from(size).is_err();
@@ -114,14 +141,6 @@ fn longest_loop(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) 
     }
 }
 
-/// Returns whether there is a kernel for products with this result.
-fn has_product_kernel(result: &TensorType) -> bool {
-    let Some(shape) = result.shape.known() else { return false };
-    let (batch, matrix) = shape.split_at(shape.len() - 2);
-    let workgroups = [batch.iter().product(), matrix[0].div_ceil(PRODUCT_TILE), matrix[1].div_ceil(PRODUCT_TILE)];
-    workgroups.iter().all(|&n| n <= MAX_WORKGROUPS)
-}
-
 fn has_elements(ty: &Type) -> bool {
     ty.element().shape.size().is_some_and(|n| n > 0)
 }
@@ -142,11 +161,13 @@ fn primitive(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) -> 
         _ => match op {
             prim::RESHAPE | prim::RESHAPE_LIKE | prim::WITH_DYNAMIC => true,
             prim::BROADCAST_TO | prim::BROADCAST_LIKE | prim::PERMUTE | prim::FLIP | prim::SLICE => true,
-            prim::CONCAT_PART | prim::RANDOM_BITS | prim::RANDOM_UNIFORM => true,
+            prim::CONCAT_PART | prim::RANDOM_BITS => true,
+            prim::RANDOM_UNIFORM => result.dtype == DType::F32,
             prim::RANDOM_FOLD_IN => matches!(operands[1].element().dtype, DType::I32 | DType::U32),
             prim::SOFTMAX | prim::LOG_SOFTMAX | prim::LOGSUMEXP => true,
             prim::CUMSUM | prim::ARGMAX | prim::ARGMIN => operand.dtype != DType::Bool,
-            prim::MATMUL => result.dtype == DType::F32 && has_product_kernel(result),
+            prim::MATMUL => result.dtype == DType::F32,
+            prim::ATTENTION | prim::ATTENTION_GRAD => operands.iter().all(|ty| has_elements(ty)),
             prim::CONV | prim::CONV_INPUT_GRAD | prim::CONV_WEIGHT_GRAD => {
                 let Conv { strides, padding, dilation, .. } = Conv::of(attrs);
                 let is_small = strides.iter().chain(&padding).chain(&dilation).all(|&n| n <= MAX_STEP);

@@ -94,9 +94,9 @@ impl ListProgram {
         let shader = |text: String, bindings| shared.shaders.get(&shared.device, text, bindings).map(Some);
         let rows = Indices::OneForAllRows;
         let (elements, marks) = match op {
-            ListOp::Read | ListOp::Gather => (shader(handwritten::gather(rows), [2, 2])?, None),
+            ListOp::Read | ListOp::Gather => (shader(handwritten::gather(rows, dtype), [2, 2])?, None),
             ListOp::Write | ListOp::Scatter => {
-                (shader(handwritten::update(rows), [2, 2])?, shader(handwritten::list_mark(true), [1, 2])?)
+                (shader(handwritten::update(rows, dtype), [2, 2])?, shader(handwritten::list_mark(true), [1, 2])?)
             }
             ListOp::Accumulate => {
                 (shader(handwritten::scatter(rows, dtype), [2, 2])?, shader(handwritten::list_mark(false), [1, 2])?)

@@ -3,9 +3,9 @@
 //! Fused kernels become one shader each. Views that no kernel reads through are copied where they
 //! are needed in memory; reshapes share it.
 
-use super::handwritten::{self, CHECK, CHECK_INDEX, COPY_PART, CUMSUM, FIRST_OCCURRENCES, Indices, SEARCH};
+use super::handwritten::{self, CHECK, CHECK_INDEX, CUMSUM, FIRST_OCCURRENCES, Indices, SEARCH};
 use super::list::ListProgram;
-use super::product::{BatchedProduct, MatrixBatch, ProductShader};
+use super::product::{BatchedProduct, ConvProduct, MatrixBatch, ProductDispatch, ProductShader, along_three_axes};
 use super::program::{
     CondProgram, Dispatch, GpuOp, GpuProgram, LoopProgram, RegionProgram, ShaderCheck, StackSum, Transfer,
 };
@@ -31,7 +31,7 @@ use std::sync::atomic::AtomicU32;
 pub(super) const THREADS: usize = 64;
 
 /// The kernels of a GPU: elementwise operations with the reductions that read them or that they
-/// read, or each operation alone.
+/// read, products with the operations on their elements, or each operation alone.
 struct GpuTarget {
     fuses: bool,
 }
@@ -39,7 +39,10 @@ struct GpuTarget {
 impl FusionTarget for GpuTarget {
     fn computes(&self, graph: &Graph, node: Node) -> bool {
         let Op::Prim(op, _) = graph.node(node).op else { return false };
-        matches!(op.class, OpClass::Scalar(_) | OpClass::Reduce(_) | OpClass::Random(_))
+        match op.class {
+            OpClass::Scalar(_) | OpClass::Reduce(_) | OpClass::Random(_) => true,
+            _ => matches!(op, prim::MATMUL | prim::CONV | prim::CONV_INPUT_GRAD | prim::CONV_WEIGHT_GRAD),
+        }
     }
 
     fn fuses(&self) -> bool {
@@ -60,7 +63,7 @@ impl FusionTarget for GpuTarget {
     }
 
     fn fuses_epilogue(&self, _graph: &Graph, _kernel: &FusedKernel, _is_in_loop: bool) -> bool {
-        false
+        true
     }
 
     fn sums_batches(&self) -> bool {
@@ -85,15 +88,25 @@ impl FusionTarget for GpuTarget {
 
 /// Returns whether the device computes a kernel in one shader, or without one.
 fn has_shader(graph: &Graph, kernel: &FusedKernel) -> bool {
-    kernel.axes.contains(&0) || kernel.to_wgsl(graph).is_ok()
+    let has_shader = || match kernel.product() {
+        Some(_) => kernel.epilogue_to_wgsl(graph).is_ok(),
+        None => kernel.to_wgsl(graph).is_ok(),
+    };
+    kernel.axes.contains(&0) || has_shader()
 }
 
 /// Lowers a graph whose operations the device supports.
 pub(super) fn lower(mut graph: Graph, options: CompileOptions, queue: &GpuQueue) -> Result<GpuProgram> {
+    if let Some(wide) = passes::widen(&graph) {
+        graph = wide;
+    }
     if !options.check_finite
         && let Some(apart) = in_numbers(&graph, queue.shared())
     {
         graph = apart;
+    }
+    if let Some(expanded) = passes::expand_attention(&graph) {
+        graph = expanded;
     }
     // A check of finite values looks at the result of each operation.
     let fusion = Fusion::find(&graph, &GpuTarget { fuses: !options.check_finite });
@@ -413,8 +426,12 @@ impl GpuLowering<'_> {
             outputs.into_iter().for_each(|v| self.allocate(open, v));
             return Ok(());
         }
-        let shader = kernel.to_wgsl(self.graph).map_err(|reason| self.no_shader(data, &reason))?;
-        self.shader(open, shader, kernel.outputs.len())?;
+        if let Some(product) = kernel.product() {
+            self.product(open, kernel, self.graph.node(product.node))?;
+        } else {
+            let shader = kernel.to_wgsl(self.graph).map_err(|reason| self.no_shader(data, &reason))?;
+            self.shader(open, shader, kernel.outputs.len())?;
+        }
         if let Some(GpuOp::Dispatch(dispatch)) = open.ops.last_mut() {
             dispatch.n_operations = kernel.stages.len();
         }
@@ -449,8 +466,6 @@ impl GpuLowering<'_> {
             _ => {}
         }
         match op {
-            prim::MATMUL => self.matmul(open, data),
-            prim::CONV | prim::CONV_INPUT_GRAD | prim::CONV_WEIGHT_GRAD => self.convolution(open, data, op),
             prim::MAX_POOL | prim::MAX_POOL_PICK | prim::MAX_POOL_GRAD | prim::AVG_POOL | prim::AVG_POOL_GRAD => {
                 self.pooling(open, data, op)
             }
@@ -514,7 +529,7 @@ impl GpuLowering<'_> {
             _ => (Indices::FromStart, size / outer / inner),
         };
         let parameters = [size, length, inner, extents[axis], 1].map(|n| n as u32).to_vec();
-        let code = ShaderCode::failing(handwritten::gather(indices));
+        let code = ShaderCode::failing(handwritten::gather(indices, self.ty(x).dtype));
         self.dispatch(open, code, &[ids, x], &data.results, groups(size.div_ceil(THREADS)), parameters)
     }
 
@@ -535,7 +550,9 @@ impl GpuLowering<'_> {
         // Enough parts of columns for many threads.
         let parts = if adds { (4096 / columns).clamp(1, extents[axis].min(64)) } else { 1 };
         let (code, size) = match op {
-            prim::DYNAMIC_UPDATE_SLICE => (handwritten::update(Indices::FromStart), self.size(updates)),
+            prim::DYNAMIC_UPDATE_SLICE => {
+                (handwritten::update(Indices::FromStart, self.ty(x).dtype), self.size(updates))
+            }
             prim::SCATTER_ADD => (handwritten::scatter(Indices::OneForAllRows, self.ty(x).dtype), columns * parts),
             _ => (handwritten::scatter(Indices::OneForEachElement, self.ty(x).dtype), columns * parts),
         };
@@ -565,7 +582,8 @@ impl GpuLowering<'_> {
         }
         let inner: usize = shape[axis + 1..].iter().product();
         let parameters = [size, shape[axis], inner, extent, start, step].map(|n| n as u32).to_vec();
-        self.dispatch(open, COPY_PART.to_owned(), &[part], &[whole], groups(size.div_ceil(THREADS)), parameters)
+        let code = handwritten::copy_part(self.ty(part).dtype);
+        self.dispatch(open, code, &[part], &[whole], groups(size.div_ceil(THREADS)), parameters)
     }
 
     /// Adds a shader in which each thread takes a row of the operand along an axis.
@@ -592,29 +610,6 @@ impl GpuLowering<'_> {
         let rows = shape[..axis].iter().product::<usize>() * inner;
         let parameters = [rows, shape[axis], inner, result].map(|n| n as u32).to_vec();
         self.dispatch(open, handwritten::softmax(), &[x], &[y], groups(rows), parameters)
-    }
-
-    fn convolution(&mut self, open: &mut OpenRegion, data: &NodeData, op: Prim) -> Result<()> {
-        let Conv { strides, padding, dilation, groups: n_groups } = Conv::of(attrs_of(data));
-        let (a, b) = (self.shape(data.operands[0]), self.shape(data.operands[1]));
-        let result = self.shape(data.results[0]);
-        let size: usize = result.iter().product();
-        let (role, x, w, y) = match op {
-            prim::CONV => (0, a, b, result),
-            prim::CONV_INPUT_GRAD => (1, result, b, a),
-            _ => (2, a, result, b),
-        };
-        let mut parameters = vec![size, w[0], x[1], w[1], w[0] / n_groups, x[0]];
-        // Padding has two numbers for each axis: before and after.
-        let before: Vec<usize> = padding.into_iter().step_by(2).collect();
-        for extents in [&x[2..], &w[2..], &y[2..], &strides] {
-            parameters.extend(along_three_axes(extents, 1));
-        }
-        parameters.extend(along_three_axes(&before, 0));
-        parameters.extend(along_three_axes(&dilation, 1));
-        let code = handwritten::convolution(role);
-        let parameters = parameters.into_iter().map(|n| n as u32).collect();
-        self.dispatch(open, code, &data.operands, &data.results, groups(size.div_ceil(THREADS)), parameters)
     }
 
     fn pooling(&mut self, open: &mut OpenRegion, data: &NodeData, op: Prim) -> Result<()> {
@@ -645,16 +640,35 @@ impl GpuLowering<'_> {
         self.dispatch(open, code, &inputs, &data.results, groups(size.div_ceil(THREADS)), parameters)
     }
 
-    fn matmul(&mut self, open: &mut OpenRegion, data: &NodeData) -> Result<()> {
-        let result = self.shape(data.results[0]);
-        let batch = result.len() - 2;
-        let (m, n) = (result[batch], result[batch + 1]);
-        let k = self.shape(data.operands[0])[batch + 1];
-        let [a, b] = [0, 1].map(|i| self.matrices(data.operands[i], batch));
-        let product = BatchedProduct { batch: result[..batch].iter().product(), m, n, k, a, b };
-        let kernel = ProductShader::choose([m, n, k], self.shared.is_software);
-        let (inputs, workgroups, parameters) = product.dispatch(kernel);
-        self.dispatch(open, kernel.shader(), &inputs, &data.results, workgroups, parameters)
+    /// Adds the shader of a product and of what is computed from its elements.
+    fn product(&mut self, open: &mut OpenRegion, kernel: &FusedKernel, product: &NodeData) -> Result<()> {
+        let Op::Prim(op, _) = product.op else { panic!("a product is a primitive operation") };
+        let epilogue = kernel.epilogue_to_wgsl(self.graph).map_err(|reason| self.no_shader(product, &reason))?;
+        let operands = [product.operands[0], product.operands[1]];
+        let ProductDispatch { code, operands, workgroups, parameters } = match op {
+            prim::MATMUL => {
+                let result = self.shape(product.results[0]);
+                let batch = result.len() - 2;
+                let (m, n) = (result[batch], result[batch + 1]);
+                let k = self.shape(operands[0])[batch + 1];
+                let [a, b] = operands.map(|operand| self.matrices(operand, batch));
+                let product = BatchedProduct { batch: result[..batch].iter().product(), m, n, k, a, b };
+                product.dispatch(ProductShader::choose([m, n, k], self.shared.is_software), &epilogue.code)
+            }
+            _ => {
+                let ([a, b], result) = (operands.map(|operand| self.shape(operand)), self.shape(product.results[0]));
+                let (x, w, y) = match op {
+                    prim::CONV => (a, b, result),
+                    prim::CONV_INPUT_GRAD => (result, b, a),
+                    _ => (a, result, b),
+                };
+                let product = ConvProduct { op, how: Conv::of(attrs_of(product)), x, w, y };
+                let shader = ProductShader::choose_for_windows(product.sizes(), self.shared.is_software);
+                product.dispatch(operands, shader, &epilogue.code)
+            }
+        };
+        let (result, others) = epilogue.bindings.split_last().expect("a product has a result");
+        self.dispatch(open, code, &[&operands, others].concat(), &[*result], workgroups, parameters)
     }
 
     /// Returns where a product reads an operand. A view is read through if one stride is enough for
@@ -687,13 +701,6 @@ impl GpuLowering<'_> {
 fn attrs_of(data: &NodeData) -> &anabranch_dsl::ir::Attrs {
     let Op::Prim(_, attrs) = &data.op else { panic!("the node is a primitive operation") };
     attrs
-}
-
-/// Returns numbers of the last axes for three axes, of which the first may be `missing`.
-fn along_three_axes(numbers: &[usize], missing: usize) -> [usize; 3] {
-    let mut all = [missing; 3];
-    all[3 - numbers.len()..].copy_from_slice(numbers);
-    all
 }
 
 /// Returns workgroups along two axes.

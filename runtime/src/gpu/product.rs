@@ -1,9 +1,11 @@
-//! Products of matrices: the kernels, the choice of one, and what it is given.
+//! Products of matrices and convolutions: the kernels, the choice of one, and what it is given.
 
-use super::handwritten;
-use crate::device::gpu_support::PRODUCT_TILE;
-use anabranch_dsl::fusion::MAX_WORKGROUPS;
+use super::handwritten::{self, MATMUL, PRODUCT_REGISTERS, PRODUCT_TILED, PRODUCT_VECTOR};
+use super::lower::groups;
 use anabranch_dsl::ir::Value;
+use anabranch_dsl::ops::attributes::Conv;
+use anabranch_dsl::ops::{Prim, prim};
+use std::fmt::Write;
 
 /// A kernel of products. A product of few columns is that of few rows, transposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,20 +20,21 @@ pub(super) enum ProductShader {
     FewColumns,
 }
 
-/// The most rows or columns that are few: those of a thread of `matmul_vector.wgsl`.
+/// The most rows or columns that are few: those of a thread of `product_vector.wgsl`.
 const FEW: usize = 4;
 
 /// The smallest depth that is divided over threads.
 const LONG: usize = 128;
 
+/// The smallest depth that is divided over threads if the result has few elements.
+const DEEP: usize = 1024;
+
 impl ProductShader {
     /// Returns the kernel for a product of `m` rows, `n` columns and depth `k`.
     pub(super) fn choose([m, n, k]: [usize; 3], is_software: bool) -> ProductShader {
-        let divided = if m <= n { ProductShader::FewRows } else { ProductShader::FewColumns };
         // Software drivers make vectors of threads along a row, so few rows keep them busy.
-        let is_slow = m.min(n) <= FEW && k >= LONG && (m > n || !is_software);
-        if is_slow && divided.has_workgroups([1, m, n]) {
-            divided
+        if m.min(n) <= FEW && k >= LONG && (m > n || !is_software) {
+            if m <= n { ProductShader::FewRows } else { ProductShader::FewColumns }
         } else if m.min(n) > 32 && k >= 16 && !is_software {
             ProductShader::Tiled
         } else {
@@ -39,29 +42,40 @@ impl ProductShader {
         }
     }
 
-    /// Returns the shader.
-    pub(super) fn shader(self) -> String {
-        match self {
-            ProductShader::Registers => handwritten::matmul_registers(),
-            ProductShader::Tiled => handwritten::matmul_tiled(),
-            ProductShader::FewRows | ProductShader::FewColumns => handwritten::matmul_vector(),
+    /// Returns the kernel for the product of a convolution. Few of its rows are few filters or
+    /// channels, and a great depth is that of the gradient of filters.
+    pub(super) fn choose_for_windows([m, n, k]: [usize; 3], is_software: bool) -> ProductShader {
+        let is_slow = m.div_ceil(64) * n.div_ceil(64) < 64 && k >= DEEP;
+        match ProductShader::choose([m, n, k], is_software) {
+            ProductShader::FewColumns => ProductShader::FewRows,
+            _ if is_slow => ProductShader::FewRows,
+            chosen => chosen,
         }
     }
 
-    /// Returns the workgroups for a batch of products of `m` rows and `n` columns.
-    fn workgroups(self, [batch, m, n]: [usize; 3]) -> [usize; 3] {
+    /// Returns the text of the kernel, and the rows and columns of a workgroup.
+    fn kernel(self) -> (&'static str, [usize; 2]) {
         match self {
-            ProductShader::Registers => [n.div_ceil(PRODUCT_TILE), m.div_ceil(PRODUCT_TILE), batch],
-            ProductShader::Tiled => [n.div_ceil(64), m.div_ceil(64), batch],
-            ProductShader::FewRows => [n.div_ceil(8), m.div_ceil(FEW), batch],
-            ProductShader::FewColumns => [m.div_ceil(8), n.div_ceil(FEW), batch],
+            ProductShader::Registers => (PRODUCT_REGISTERS, [32, 32]),
+            ProductShader::Tiled => (PRODUCT_TILED, [64, 64]),
+            ProductShader::FewRows | ProductShader::FewColumns => (PRODUCT_VECTOR, [FEW, 8]),
         }
     }
 
-    /// Returns whether every device supports that many workgroups.
-    fn has_workgroups(self, sizes: [usize; 3]) -> bool {
-        self.workgroups(sizes).iter().all(|&n| n <= MAX_WORKGROUPS)
+    /// Returns the workgroups for a batch of products of some rows and columns.
+    fn workgroups(self, [batch, rows, columns]: [usize; 3]) -> [u32; 3] {
+        let (_, tile) = self.kernel();
+        groups(batch * rows.div_ceil(tile[0]) * columns.div_ceil(tile[1]))
     }
+}
+
+/// A shader of products, and what it is given.
+#[derive(Clone, Debug)]
+pub(super) struct ProductDispatch {
+    pub(super) code: String,
+    pub(super) operands: [Value; 2],
+    pub(super) workgroups: [u32; 3],
+    pub(super) parameters: Vec<u32>,
 }
 
 /// A batch of matrices in a tensor.
@@ -92,18 +106,103 @@ pub(super) struct BatchedProduct {
 }
 
 impl BatchedProduct {
-    /// Returns the inputs, workgroups and parameters of a kernel that computes the products.
-    pub(super) fn dispatch(self, kernel: ProductShader) -> ([Value; 2], [u32; 3], Vec<u32>) {
+    /// Returns the shader of a kernel that computes the products, with an epilogue.
+    pub(super) fn dispatch(self, kernel: ProductShader, epilogue: &str) -> ProductDispatch {
         let BatchedProduct { batch, m, n, k, a, b } = self;
-        let workgroups = kernel.workgroups([batch, m, n]).map(|n| n as u32);
-        let [m, n, k] = [m, n, k].map(|n| n as u32);
-        let (sizes, a, b) = match kernel {
-            ProductShader::FewColumns => ([n, m, k, 1, n], b.transposed(), a.transposed()),
-            _ => ([m, n, k, n, 1], a, b),
+        let ([m, n], strides, [a, b]) = match kernel {
+            ProductShader::FewColumns => ([n, m], [1, n], [b.transposed(), a.transposed()]),
+            _ => ([m, n], [n, 1], [a, b]),
         };
-        let parameters = [&sizes[..], &[a.offset], &a.strides, &[b.offset], &b.strides].concat();
-        ([a.tensor, b.tensor], workgroups, parameters)
+        let sizes = [batch, m, n, k, strides[0], strides[1]].map(|n| n as u32);
+        ProductDispatch {
+            code: handwritten::product(kernel.kernel().0, MATMUL, epilogue),
+            operands: [a.tensor, b.tensor],
+            workgroups: kernel.workgroups([batch, m, n]),
+            parameters: [&sizes[..], &[a.offset], &a.strides, &[b.offset], &b.strides].concat(),
+        }
     }
+}
+
+/// A convolution or one of its gradients, as a product for each group.
+#[derive(Clone, Debug)]
+pub(super) struct ConvProduct {
+    pub(super) op: Prim,
+    pub(super) how: Conv,
+    /// The extents of images, filters and positions, of which the operation computes one.
+    pub(super) x: Vec<usize>,
+    pub(super) w: Vec<usize>,
+    pub(super) y: Vec<usize>,
+}
+
+impl ConvProduct {
+    /// Returns the rows, columns and depth of the product.
+    pub(super) fn sizes(&self) -> [usize; 3] {
+        let ConvProduct { op, how, x, w, y } = self;
+        let size = |extents: &[usize]| extents[2..].iter().product::<usize>();
+        let (filters, channels) = (w[0] / how.groups, w[1]);
+        match *op {
+            prim::CONV => [filters, x[0] * size(y), channels * size(w)],
+            prim::CONV_INPUT_GRAD => [channels, x[0] * size(x), filters * size(w)],
+            _ => [filters, channels * size(w), x[0] * size(y)],
+        }
+    }
+
+    /// Returns the constants of the shaders.
+    fn constants(&self) -> String {
+        let ConvProduct { how, x, w, y, .. } = self;
+        let filters = w[0] / how.groups;
+        let mut all = String::new();
+        for (name, n) in [
+            ("IMAGES", x[0]),
+            ("CHANNELS", x[1]),
+            ("FILTERS", w[0]),
+            ("CHANNELS_OF_FILTER", w[1]),
+            ("FILTERS_OF_GROUP", filters),
+            ("GROUPS", how.groups),
+            ("TERMS", self.sizes()[2]),
+        ] {
+            writeln!(all, "const {name} = {n}u;").expect("a string takes all text");
+        }
+        // Padding has two numbers for each axis: before and after.
+        let before: Vec<usize> = how.padding.iter().copied().step_by(2).collect();
+        for (name, numbers, missing) in [
+            ("X", &x[2..], 1),
+            ("W", &w[2..], 1),
+            ("Y", &y[2..], 1),
+            ("STRIDES", &how.strides, 1),
+            ("PADDING", &before, 0),
+            ("DILATION", &how.dilation, 1),
+        ] {
+            let [i, j, k] = along_three_axes(numbers, missing);
+            writeln!(all, "const {name} = vec3<u32>({i}u, {j}u, {k}u);").expect("a string takes all text");
+        }
+        all
+    }
+
+    /// Returns the shader of a kernel that computes the operation of two operands.
+    pub(super) fn dispatch(
+        &self,
+        [first, second]: [Value; 2],
+        kernel: ProductShader,
+        epilogue: &str,
+    ) -> ProductDispatch {
+        let [m, n, _] = self.sizes();
+        let operands = handwritten::convolution(self.op, &self.constants());
+        ProductDispatch {
+            code: handwritten::product(kernel.kernel().0, &operands, epilogue),
+            // The second operand is read in the order of its memory.
+            operands: [second, first],
+            workgroups: kernel.workgroups([self.how.groups, m, n]),
+            parameters: Vec::new(),
+        }
+    }
+}
+
+/// Returns numbers of the last axes for three axes, of which the first may be `missing`.
+pub(super) fn along_three_axes(numbers: &[usize], missing: usize) -> [usize; 3] {
+    let mut all = [missing; 3];
+    all[3 - numbers.len()..].copy_from_slice(numbers);
+    all
 }
 
 #[cfg(test)]
@@ -131,9 +230,6 @@ mod tests {
             ([1000, 4, 128], FewColumns, FewColumns),
             ([1, 1, 4096], FewRows, Registers),
             ([1, 1000, 100], Registers, Registers),
-            // There are too many columns for a workgroup for each eight of them.
-            ([1, 8 * MAX_WORKGROUPS, 128], FewRows, Registers),
-            ([1, 8 * MAX_WORKGROUPS + 1, 128], Registers, Registers),
         ] {
             let chosen = [false, true].map(|is_software| ProductShader::choose(sizes, is_software));
             assert_eq!(chosen, [on_hardware, in_software], "{sizes:?}");
@@ -207,13 +303,19 @@ mod tests {
         all
     }
 
+    /// The epilogue that stores each element as it is.
+    const STORE: &str = "\
+@group(0) @binding(2) var<storage, read_write> t2: array<f32>;
+fn finish(i: u32, s0: f32) { t2[i] = s0; }
+";
+
     /// Runs a kernel on operands.
     fn run(queue: &GpuQueue, product: BatchedProduct, kernel: ProductShader, operands: [Vec<f32>; 2]) -> Vec<f32> {
         let shared = queue.shared();
-        let shader = shared.shaders.get(&shared.device, kernel.shader(), [2, 1]).unwrap_or_else(|e| panic!("{e}"));
         let size = product.batch * product.m * product.n;
+        let ProductDispatch { code, operands: inputs, workgroups, parameters } = product.dispatch(kernel, STORE);
+        let shader = shared.shaders.get(&shared.device, code, [2, 1]).unwrap_or_else(|e| panic!("{e}"));
         let result = queue.call(async move |recorder| {
-            let (inputs, workgroups, parameters) = product.dispatch(kernel);
             let mut tensors = Vec::new();
             for input in inputs {
                 let elements = operands[input.index()].clone();

@@ -93,7 +93,8 @@ impl GpuQueue {
             return Err(refused(&missing));
         }
         let limits = adapter.wgpu().limits();
-        let optional = wgpu::Features::MAPPABLE_PRIMARY_BUFFERS | wgpu::Features::PIPELINE_CACHE;
+        let optional =
+            wgpu::Features::MAPPABLE_PRIMARY_BUFFERS | wgpu::Features::PIPELINE_CACHE | wgpu::Features::SHADER_I16;
         let features = wgpu::Features::IMMEDIATES | (adapter.wgpu().features() & optional);
         let description = wgpu::DeviceDescriptor {
             required_features: features,
@@ -118,6 +119,7 @@ impl GpuQueue {
                 max_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
                 // Mesa's driver for CPUs ends all loops of a thread after 65,535 iterations.
                 max_iterations: adapter.is_software().then_some(1 << 15),
+                has_halves: features.contains(wgpu::Features::SHADER_I16),
             },
             is_software: adapter.is_software(),
             max_bindings: limits.max_storage_buffers_per_shader_stage as usize,

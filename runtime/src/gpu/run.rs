@@ -12,7 +12,7 @@ use super::program::{CondProgram, Dispatch, GpuOp, LoopProgram, RegionProgram, S
 use super::queue::{CommandRecorder, Readback, Workgroups};
 use super::shader::CompiledShader;
 use super::shader_loop::{Assumption, Refuted, advanced};
-use anabranch_dsl::interp::{RunContext, assertion_failed, empty_stack, not_finite, stacks_differ, stopped};
+use anabranch_dsl::interp::{self, RunContext, assertion_failed, empty_stack, not_finite, stacks_differ, stopped};
 use anabranch_dsl::ir::{Graph, Node, Op, StackOp, Value};
 use anabranch_dsl::ops::EvalCx;
 use anabranch_dsl::passes::{CountedLoop, Limit};
@@ -495,10 +495,10 @@ impl<'a> ProgramRun<'a> {
     async fn are_finite(&mut self, values: &[Value]) -> Result<bool> {
         for &value in values {
             let ty = self.graph.ty(value).element();
-            if ty.dtype == DType::F32 {
+            if ty.dtype.is_float() {
                 let tensor = self.tensor(value);
                 let elements = self.recorder.download(&[(&tensor, ty)]).await?;
-                if !elements[0].data::<f32>().iter().all(|x| x.is_finite()) {
+                if !interp::is_finite(&elements[0]) {
                     return Ok(false);
                 }
             }

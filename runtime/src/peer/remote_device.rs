@@ -152,7 +152,7 @@ mod tests {
     fn a_gpu_of_a_peer_gets_what_its_limits_allow() {
         let supports = |kind: DeviceKind, max_bytes: u64, dtype: DType| {
             let name = DeviceName::local(kind, 0).of_peer("0").expect("a number is a valid name");
-            let limits = SizeLimits { max_bytes, max_iterations: None };
+            let limits = SizeLimits { max_bytes, max_iterations: None, has_halves: false };
             let limits = (kind == DeviceKind::Gpu).then_some(limits);
             let device = RemoteDevice { limits, ..RemoteDevice::elsewhere(DeviceId::from_index(1), name) };
             // 256 MiB.

@@ -288,8 +288,8 @@ fn devices(options: &PeerOptions) -> Result<(Vec<OfferedDevice>, Vec<OfferedInfo
     for (adapter, index) in options.gpus.iter().zip(0..) {
         let name = DeviceName::local(DeviceKind::Gpu, index);
         let device = crate::gpu::GpuDevice::open(DeviceId::from_index(all.len()), name, adapter)?;
-        let crate::device::gpu_support::SizeLimits { max_bytes, max_iterations } = device.size_limits();
-        let limits = GpuLimits { max_bytes, max_iterations: max_iterations.map(|n| n as u64) };
+        let crate::device::gpu_support::SizeLimits { max_bytes, max_iterations, has_halves } = device.size_limits();
+        let limits = GpuLimits { max_bytes, max_iterations: max_iterations.map(|n| n as u64), has_halves };
         let device = OfferedDevice { kind: DeviceKind::Gpu, index, device: Arc::new(device) };
         all.push((device, (DeviceInfo { name, ..DeviceInfo::gpu(adapter.is_software()) }, Some(limits))));
     }

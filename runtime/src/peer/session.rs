@@ -51,6 +51,7 @@ impl RemoteDevices {
                 let limits = device.limits.map(|limits| SizeLimits {
                     max_bytes: limits.max_bytes,
                     max_iterations: limits.max_iterations.map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
+                    has_halves: limits.has_halves,
                 });
                 let kind = kind.filter(|kind| (*kind == DeviceKind::Gpu) == limits.is_some());
                 let (Some(kind), true) = (kind, rates.iter().all(|rate| rate.is_finite() && *rate > 0.0)) else {

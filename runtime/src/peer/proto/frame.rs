@@ -164,6 +164,8 @@ pub(crate) struct GpuLimits {
     pub(crate) max_bytes: u64,
     /// Iterations of a loop of a thread, if the driver ends it after some of them.
     pub(crate) max_iterations: Option<u64>,
+    /// Whether its memory may have elements of 16 bits.
+    pub(crate) has_halves: bool,
 }
 
 /// The load of a peer, and the steps of the sessions that the asking node owns.

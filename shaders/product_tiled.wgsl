@@ -1,6 +1,6 @@
-// A product of matrices through shared memory. A workgroup of 256 threads computes 64 by 64 elements
-// of the result, a thread 4 by 4 of them, 16 apart. All threads copy a part of the operands of depth
-// 16, and then multiply it. The text of `matmul.wgsl` is put before this one.
+// A product through shared memory. A workgroup of 256 threads computes 64 by 64 elements of the
+// result, a thread 4 by 4 of them, 16 apart. All threads copy a part of the operands of depth 16,
+// and then multiply it. The text of `product.wgsl` is put before this one.
 
 const TILE = 64u;
 const DEPTH = 16u;
@@ -21,29 +21,32 @@ fn copied(element: u32, is_along_depth: bool) -> vec2<u32> {
 }
 
 // Elements beyond the end are zeros.
-fn element_of_a(batch: u32, row: u32, depth: u32) -> f32 {
-    if row >= p.m || depth >= p.k { return 0.0f; }
-    return a[p.a.offset + batch * p.a.batch_stride + row * p.a.row_stride + depth * p.a.column_stride];
+fn copied_of_a(batch: u32, row: u32, depth: u32) -> f32 {
+    if row >= sizes().rows || depth >= sizes().depth { return 0.0f; }
+    return element_of_a(row_of(batch, row), depth_of(depth));
 }
-fn element_of_b(batch: u32, depth: u32, column: u32) -> f32 {
-    if column >= p.n || depth >= p.k { return 0.0f; }
-    return b[p.b.offset + batch * p.b.batch_stride + depth * p.b.row_stride + column * p.b.column_stride];
+fn copied_of_b(batch: u32, depth: u32, column: u32) -> f32 {
+    if column >= sizes().columns || depth >= sizes().depth { return 0.0f; }
+    return element_of_b(depth_of(depth), column_of(batch, column));
 }
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    let n = sizes();
+    let tile = tile_of(group, TILE, TILE);
+    if tile.batch >= n.batch { return; }
     let row = thread / 16u;
     let column = thread % 16u;
     var sum0 = vec4<f32>();
     var sum1 = vec4<f32>();
     var sum2 = vec4<f32>();
     var sum3 = vec4<f32>();
-    for (var start = 0u; start < p.k; start += DEPTH) {
+    for (var start = 0u; start < n.depth; start += DEPTH) {
         for (var element = thread; element < DEPTH * TILE; element += 256u) {
-            let of_a = copied(element, p.a.column_stride == 1u);
-            let of_b = copied(element, p.b.row_stride == 1u);
-            a_part[of_a.x * PITCH + of_a.y] = element_of_a(group.z, group.y * TILE + of_a.y, start + of_a.x);
-            b_part[of_b.x * PITCH + of_b.y] = element_of_b(group.z, start + of_b.x, group.x * TILE + of_b.y);
+            let of_a = copied(element, a_is_along_depth());
+            let of_b = copied(element, b_is_along_depth());
+            a_part[of_a.x * PITCH + of_a.y] = copied_of_a(tile.batch, tile.row + of_a.y, start + of_a.x);
+            b_part[of_b.x * PITCH + of_b.y] = copied_of_b(tile.batch, start + of_b.x, tile.column + of_b.y);
         }
         workgroupBarrier();
         for (var depth = 0u; depth < DEPTH; depth++) {
@@ -58,10 +61,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         workgroupBarrier();
     }
-    let rows = four(group.y * TILE + row, 16u);
-    let columns = four(group.x * TILE + column, 16u);
-    store(group.z, rows.x, columns, sum0);
-    store(group.z, rows.y, columns, sum1);
-    store(group.z, rows.z, columns, sum2);
-    store(group.z, rows.w, columns, sum3);
+    let rows = four(tile.row + row, 16u);
+    let columns = four(tile.column + column, 16u);
+    store(tile.batch, rows.x, columns, sum0);
+    store(tile.batch, rows.y, columns, sum1);
+    store(tile.batch, rows.z, columns, sum2);
+    store(tile.batch, rows.w, columns, sum3);
 }
