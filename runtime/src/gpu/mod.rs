@@ -15,7 +15,7 @@
 //! | `handwritten.rs` | the texts of shaders that are written by hand |
 //! | `lower.rs` | graphs as programs: shaders in order, with branches and loops |
 //! | `list.rs` | lists, and operations on them |
-//! | `product.rs` | products of matrices: the choice of a kernel, and its parameters |
+//! | `product.rs` | matmuls and convolutions: the choice of a kernel, and its parameters |
 //! | `explain.rs` | programs as text |
 //! | `program.rs` | the operations of programs |
 //! | `run.rs` | runs of programs |
@@ -23,8 +23,9 @@
 //! | `ahead.rs` | branches and loops recorded ahead of their predicates |
 //!
 //! Shaders of elementwise operations, reductions, views and random numbers are printed from fused
-//! kernels (`fusion` in the language); those in the folder `shaders/` are written by hand. An
-//! operation that has neither runs on a CPU, where placement puts it.
+//! kernels (`fusion` in the language); those in the folder `shaders/` are written by hand, those of
+//! products with room for a printed function of their elements. An operation that has neither runs
+//! on a CPU, where placement puts it.
 //!
 //! # Invariants
 //!
@@ -32,7 +33,8 @@
 //!   uploads are commands like others. Memory of a dropped tensor can therefore be used again at
 //!   once.
 //! - G2. A tensor is contiguous and row-major, and padded to words of 32 bits. A `bool` is such a
-//!   word, 0 or 1. Shaders compute with elements of 32 bits; tensors of other types are only kept.
+//!   word, 0 or 1. Shaders compute with elements of 32 bits, to which they convert 16-bit floats;
+//!   tensors of other types are only kept.
 //! - G3. No dispatch has an output that is also one of its inputs.
 //! - G4. Memory is written once, by the operation for which it was allocated. Only lists and
 //!   tensors that nothing else has (`list.rs`, and updates of parts in `run.rs`) and, under a
