@@ -3,8 +3,9 @@
 //! A matmul `left * right` divides the result into *blocks*, the inner extent into *slabs*, and
 //! both into *tiles* of a few rows by a few vectors of columns. The right matrix is *packed* into
 //! *panels* as wide as a tile, each stored row by row and padded with zeros. A tile thus reads it
-//! sequentially, and a slab of a panel stays in the L1 cache for all tiles of a block. Packing does
-//! not pay off for few rows; then panels are read in place. The left matrix may have any strides.
+//! sequentially, and a slab of a panel stays in the L1 cache for all tiles of a block. Packing the
+//! whole matrix does not pay off for few rows: a slab of some panels is copied before it is used,
+//! or, for very few rows, read in place. The left matrix may have any strides.
 //!
 //! The result may be stored transposed: `(left * right)^T = right^T * left^T`, so either operand of
 //! a matmul can be packed.
@@ -23,6 +24,10 @@ pub(super) const SLAB: usize = 256;
 /// of a tile.
 const WIDEST: usize = 64;
 const MOST_ROWS: usize = 8;
+/// The number of tiles below each other up to which they read rows of the right matrix in place.
+/// For more of them, panels are copied: the rows are often a power of two apart, and then take each
+/// other's place in the caches.
+const IN_PLACE: usize = 2;
 
 /// The strides of a matrix between rows (`down`) and between columns (`right`).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -160,6 +165,7 @@ impl<T: Lane> Task<T> for GemmBlock<T> {
             let wide = V::N * VECTORS;
             let slabs = self.inner.div_ceil(SLAB).max(1);
             let slab = self.inner.div_ceil(slabs);
+            let reads_in_place = self.rows <= IN_PLACE * ROWS;
             let mut copy = [MaybeUninit::<T>::uninit(); SLAB * WIDEST];
             for s in 0..slabs {
                 if stop::is_set() {
@@ -193,15 +199,22 @@ impl<T: Lane> Task<T> for GemmBlock<T> {
                             let stride = if n == wide { wide } else { n.next_multiple_of(V::N) };
                             (self.right.add(column * self.inner + start * stride), stride)
                         }
-                        RightLayout::Rows { apart } if n == wide => (self.right.add(start * apart + column), apart),
+                        RightLayout::Rows { apart } if n == wide && reads_in_place => {
+                            (self.right.add(start * apart + column), apart)
+                        }
                         RightLayout::Rows { apart } => {
-                            for p in 0..depth {
-                                let from = self.right.add((start + p) * apart + column);
-                                let to = copy.as_mut_ptr().cast::<T>().add(p * wide);
-                                std::ptr::copy_nonoverlapping(from, to, n);
-                                (n..wide).for_each(|c| to.add(c).write(T::default()));
+                            // Several panels are copied at once, so that more of each row is read.
+                            let i = match reads_in_place {
+                                true => 0,
+                                false => (column - first_column) / wide % (WIDEST / wide),
+                            };
+                            let to = copy.as_mut_ptr().cast::<T>();
+                            if i == 0 {
+                                let columns = (WIDEST / wide * wide).min(self.columns - column);
+                                let from = self.right.add(start * apart + column);
+                                copy_panels::<V, VECTORS>((from, apart), depth, columns, to);
                             }
-                            (copy.as_ptr().cast(), wide)
+                            (to.add(i * depth * wide).cast_const(), wide)
                         }
                     };
                     // Each tile prefetches its share of the next panel.
@@ -238,6 +251,37 @@ impl<T: Lane> Task<T> for GemmBlock<T> {
                         }
                         row += n_rows;
                     }
+                }
+            }
+        }
+    }
+}
+
+/// Copies a slab of some panels of the right matrix, one panel after the other.
+///
+/// # Safety
+/// The elements must be readable, and `to` must have room for them. The processor must support the
+/// instructions of `V`.
+#[inline(always)]
+unsafe fn copy_panels<V: Vector, const VECTORS: usize>(
+    (from, apart): (*const V::T, usize),
+    depth: usize,
+    columns: usize,
+    to: *mut V::T,
+) {
+    let wide = V::N * VECTORS;
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        for p in 0..depth {
+            let row = from.add(p * apart);
+            for column in (0..columns).step_by(wide) {
+                let (from, to) = (row.add(column), to.add(column * depth + p * wide));
+                let n = wide.min(columns - column);
+                if n == wide {
+                    (0..VECTORS).for_each(|c| V::load(from.add(c * V::N)).store(to.add(c * V::N)));
+                } else {
+                    std::ptr::copy_nonoverlapping(from, to, n);
+                    (n..wide).for_each(|c| to.add(c).write(V::T::default()));
                 }
             }
         }
@@ -407,7 +451,9 @@ mod tests {
 
     /// Compares every instruction set with plain loops, for all layouts of operands and result.
     fn levels_agree<T: Lane + From<i8> + std::fmt::Debug>() {
-        for [rows, inner, columns] in [[1, 3, 1], [1, 260, 270], [7, 300, 49], [23, 17, 130], [6, 0, 16]] {
+        for [rows, inner, columns] in
+            [[1, 3, 1], [1, 260, 270], [7, 300, 49], [23, 17, 130], [27, 300, 150], [6, 0, 16]]
+        {
             let (a, b) = (numbers::<T>(rows * inner), numbers::<T>(inner * columns));
             let mut expected = vec![T::default(); rows * columns];
             for i in 0..rows * columns {

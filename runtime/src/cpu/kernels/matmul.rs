@@ -7,7 +7,7 @@
 //! | operands | packed |
 //! |---|---|
 //! | the right one is loop-invariant | the right one, before the loop |
-//! | some hundred rows or fewer; the right one is row-major | none: it is read in place |
+//! | some hundred rows or fewer; the right one is row-major | none: it is copied part by part, or for very few rows read in place |
 //! | few rows; the right one is column-major | the left one, and the result is computed transposed |
 //! | others | the right one |
 //!
@@ -82,8 +82,8 @@ const COLUMNS: usize = 528;
 /// the left matrix for many tiles.
 const CUTS: [(usize, usize); 5] = [(1, 288), (0, 48), (1, 96), (0, 24), (1, 48)];
 /// The number of rows up to which a right matrix that is read once is not packed, for a row-major
-/// and for a column-major one. A row-major one is then read in place, which for more rows is about
-/// as fast as packing it.
+/// and for a column-major one. Parts of a row-major one are then copied for each block of rows,
+/// which for more rows takes as long as packing it once.
 const FEW_ROWS: usize = 384;
 const FEW_ROWS_OF_COLUMNS: usize = 64;
 /// The number of columns up to which a loop-invariant left matrix is packed before the loop.
