@@ -25,7 +25,7 @@ fn element_of_b(depth: Depth, column: Column) -> f32 {
     let position = from_start / STRIDES;
     let exists = all(column.index >= depth.index) && all(position * STRIDES == from_start) && all(position < Y);
     if !exists { return 0.0f; }
-    return b[column.offset + depth.of_b + offset_in(Y, position)];
+    return b_at(column.offset + depth.of_b + offset_in(Y, position));
 }
 
 fn index_of(group: u32, row: u32, column: u32) -> u32 {

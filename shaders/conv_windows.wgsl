@@ -7,9 +7,6 @@
 // The text of `extents.wgsl` and the constants are put before this one, and after it that of one of
 // `conv.wgsl`, `conv_input_grad.wgsl` and `conv_weight_grad.wgsl`.
 
-@group(0) @binding(0) var<storage, read> a: array<f32>;
-@group(0) @binding(1) var<storage, read> b: array<f32>;
-
 // A shader must not divide by a constant zero, not even where there is nothing to divide.
 const X_SIZE = max(X.x * X.y * X.z, 1u);
 const W_SIZE = max(W.x * W.y * W.z, 1u);
@@ -31,11 +28,11 @@ struct Depth {
     index: vec3<u32>,
 }
 
-fn element_of_a(row: Row, depth: Depth) -> f32 { return a[row + depth.of_a]; }
+fn element_of_a(row: Row, depth: Depth) -> f32 { return a_at(row + depth.of_a); }
 
 // An element of the images `b`, zero outside of them.
 fn element_of_images(depth: Depth, column: Column) -> f32 {
     let index = column.index + depth.index;
     if any(index >= X) { return 0.0f; }
-    return b[column.offset + depth.of_b + offset_in(X, index)];
+    return b_at(column.offset + depth.of_b + offset_in(X, index));
 }

@@ -21,8 +21,6 @@ struct Params {
     b: Operand,
 }
 
-@group(0) @binding(0) var<storage, read> a: array<f32>;
-@group(0) @binding(1) var<storage, read> b: array<f32>;
 var<immediate> p: Params;
 
 fn sizes() -> Sizes { return Sizes(p.batch, p.m, p.n, p.k); }
@@ -38,8 +36,8 @@ fn column_of(batch: u32, column: u32) -> Column {
 }
 fn depth_of(depth: u32) -> Depth { return depth; }
 
-fn element_of_a(row: Row, depth: Depth) -> f32 { return a[row + depth * p.a.column_stride]; }
-fn element_of_b(depth: Depth, column: Column) -> f32 { return b[column + depth * p.b.row_stride]; }
+fn element_of_a(row: Row, depth: Depth) -> f32 { return a_at(row + depth * p.a.column_stride); }
+fn element_of_b(depth: Depth, column: Column) -> f32 { return b_at(column + depth * p.b.row_stride); }
 
 fn index_of(batch: u32, row: u32, column: u32) -> u32 {
     return batch * p.m * p.n + row * p.row_stride + column * p.column_stride;

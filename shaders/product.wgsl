@@ -1,11 +1,11 @@
-// Products of two batches of matrices with elements of type f32: what the kernels `product_*.wgsl`
-// share. This text is put before each of them, with that of the operands (`matmul.wgsl` or
-// `conv*.wgsl`) and the function `finish`, which computes and writes an element of the result from
-// that of the product.
+// Products of two batches of matrices in `f32`: what the kernels `product_*.wgsl` share. This text is
+// put before each of them, with
 //
-// The operands define the sizes of the products; types `Row`, `Column` and `Depth`, which hold what
-// elements have in common, with functions from the indices; where an element is stored; and whether
-// elements are adjacent in memory along the depth.
+// - functions that are printed for the tensors: `a_at` and `b_at` return an element of an operand,
+//   and `finish` computes and writes an element of the result from that of the product;
+// - the text of the operands (`matmul.wgsl` or `conv*.wgsl`): the sizes of the products; types `Row`,
+//   `Column` and `Depth`, which hold what elements have in common, with functions from the indices;
+//   where an element is stored; and whether elements are adjacent in memory along the depth.
 
 struct Sizes {
     batch: u32,

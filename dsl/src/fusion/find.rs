@@ -10,7 +10,8 @@
 //! Products that contribute to the new value of a variable do not wait: that value is computed at
 //! the end of the step, in place, and an elementwise kernel can do that. Operands are never
 //! computed inside a product. A separate pass over an operand is cheap relative to the `2 n`
-//! operations per element of the product, and gradients usually read the operand again.
+//! operations per element of the product, and gradients usually read the operand again. The only
+//! exception are conversions of 16-bit floats, if the device wants them.
 //!
 //! Random numbers are drawn inside the kernel that is their only user.
 //!
@@ -23,9 +24,9 @@ use super::{
     AxisSet, Coord, FusedKernel, Fusion, KernelId, KernelInput, KernelStage, NodeRole, RowLimits, StageSource,
     StageWork, Users, row_axes, rows, users,
 };
-use crate::TensorType;
 use crate::ir::{Graph, Node, NodeData, Op, Region, Value};
 use crate::ops::{OpClass, Prim, attributes, prim};
+use crate::{DType, TensorType};
 use rustc_hash::FxHashMap;
 
 /// The answers of a device to what it computes and fuses.
@@ -54,6 +55,11 @@ pub trait FusionTarget {
 
     /// Returns whether the sum of a batch of matmuls over that batch can be one kernel.
     fn sums_batches(&self) -> bool;
+
+    /// Returns whether products read operands of 16-bit floats, and convert them to `f32`.
+    fn converts_operands(&self) -> bool {
+        false
+    }
 
     /// Returns whether the device computes a kernel of several stages as it is.
     ///
@@ -123,6 +129,10 @@ impl FusionTarget for FuseEverything {
         is_product || is_stage(op.class)
     }
 
+    fn converts_operands(&self) -> bool {
+        true
+    }
+
     fn rows(&self) -> Option<RowLimits> {
         let all = usize::MAX;
         Some(RowLimits { width: all, parts: all, inputs: all, outputs: all, columns: 1 })
@@ -179,6 +189,10 @@ impl<F: Fn(&FusedKernel) -> bool> FusionTarget for FuseUnless<F> {
         FuseEverything.sums_batches()
     }
 
+    fn converts_operands(&self) -> bool {
+        FuseEverything.converts_operands()
+    }
+
     fn rows(&self) -> Option<RowLimits> {
         FuseEverything.rows()
     }
@@ -196,6 +210,7 @@ impl Fusion {
             target,
             users: users(graph),
             repeatable: Vec::new(),
+            converted: vec![None; graph.n_values()],
             assigned_later: assigned_later(graph),
             waiting: FxHashMap::default(),
             loops: 0,
@@ -203,6 +218,9 @@ impl Fusion {
         };
         if target.fuses() {
             finder.repeatable = finder.repeatable();
+            if target.converts_operands() {
+                finder.converted = finder.converted();
+            }
         }
         finder.region(graph.root());
         debug_assert!(
@@ -250,6 +268,9 @@ struct Finder<'a> {
     users: Vec<Users>,
     /// Whether a value has several users, all of which can compute it while reading it.
     repeatable: Vec<bool>,
+    /// The tensor of 16-bit floats that products read instead of a value, its conversion to `f32`
+    /// that nothing else uses.
+    converted: Vec<Option<Value>>,
     /// Whether a variable is assigned the value, or the result of elementwise operations on it.
     assigned_later: Vec<bool>,
     /// The kernels that end in a value and that the users of the value may continue.
@@ -318,6 +339,29 @@ impl Finder<'_> {
         repeatable
     }
 
+    fn converted(&self) -> Vec<Option<Value>> {
+        let graph = self.graph;
+        let mut converted = vec![None; graph.n_values()];
+        graph.visit_nodes(graph.root(), &mut |node| {
+            let data = graph.node(node);
+            let dtype = |v: Value| graph.ty(v).element().dtype;
+            if self.stage_op(node) == Some(prim::CAST) && dtype(data.operands[0]).is_half() {
+                converted[data.results[0].index()] = (dtype(data.results[0]) == DType::F32).then(|| data.operands[0]);
+            }
+        });
+        let is_product = |node| self.stage_op(node).is_some_and(|op| matches!(op.class, OpClass::Contract(_)));
+        graph.visit_nodes(graph.root(), &mut |node| {
+            if !is_product(node) {
+                graph.node(node).operands.iter().for_each(|v| converted[v.index()] = None);
+            }
+            for &region in &graph.node(node).regions {
+                graph.region(region).yields.iter().for_each(|v| converted[v.index()] = None);
+            }
+        });
+        graph.region(graph.root()).yields.iter().for_each(|v| converted[v.index()] = None);
+        converted
+    }
+
     fn region(&mut self, region: Region) {
         let graph = self.graph;
         graph.region(region).nodes.iter().for_each(|&node| self.node(node));
@@ -327,6 +371,9 @@ impl Finder<'_> {
         let data = self.graph.node(node);
         if let Some(op) = self.stage_op(node) {
             match op.class {
+                OpClass::Scalar(_) if self.converted[data.results[0].index()].is_some() => {
+                    return self.fusion.roles[node.index()] = NodeRole::Inside;
+                }
                 OpClass::Scalar(_) => return self.elementwise(node, data, op),
                 OpClass::Reduce(_) if self.reduction(node, data) => return,
                 OpClass::Contract(_) => return self.product(node, data),
@@ -450,7 +497,8 @@ impl Finder<'_> {
         let value = data.results[0];
         let shape = self.shape(value).expect("the shapes are known");
         let mut kernel = FusedKernel { axes: shape.clone(), ..FusedKernel::default() };
-        let sources = data.operands.iter().map(|&v| self.read_whole(&mut kernel, v)).collect();
+        let read = |v: &Value| self.read_whole(&mut kernel, self.converted[v.index()].unwrap_or(*v));
+        let sources = data.operands.iter().map(read).collect();
         let along = AxisSet::first(shape.len());
         kernel.stages.push(KernelStage { node, work: StageWork::Product, sources, along });
         let joins = match self.users[value.index()] {

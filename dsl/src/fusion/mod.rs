@@ -71,7 +71,7 @@ pub use run::run_kernel;
 pub use scalar_loop::{LOOP_STATES, LoopShader, MAX_LOOP_STEPS};
 pub use users::{Users, users};
 pub use wgsl::{
-    ENABLE_HALVES, EpilogueShader, KernelShader, MAX_WORKGROUPS, NotPrinted, functions_to_wgsl, half_to_wgsl,
+    ENABLE_HALVES, KernelShader, MAX_WORKGROUPS, NotPrinted, ProductText, functions_to_wgsl, half_to_wgsl,
     node_to_wgsl, stage_to_wgsl,
 };
 
@@ -176,7 +176,8 @@ pub enum StageWork {
         /// The function that combines two elements.
         by: Combiner,
     },
-    /// The matmul or convolution of the node, whose operands are read whole.
+    /// The matmul or convolution of the node, whose operands are read whole, and converted to the
+    /// element type of its result.
     Product,
     /// An operation of the node on each row of its operand, such as a softmax.
     Rowwise {

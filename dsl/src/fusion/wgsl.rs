@@ -12,9 +12,9 @@
 //! fixed order in workgroup memory. Then all threads have the result. Stages that read it run in a
 //! second loop over the row, which computes earlier stages again instead of storing them.
 //!
-//! A kernel with a product has no template here: shaders for products are written by hand, and
-//! have room for a function, the *epilogue*, which computes an element of the result from that of
-//! the product ([`EpilogueShader`]).
+//! A kernel with a product has no template here: shaders for products are written by hand, and call
+//! functions that read elements of the operands, and that compute an element of the result from
+//! that of the product, the *epilogue* ([`ProductText`]).
 //!
 //! # Memory
 //!
@@ -49,9 +49,6 @@ pub const MAX_WORKGROUPS: usize = 65_535;
 
 /// The number of storage buffers that every device supports.
 pub(super) const MAX_BUFFERS: usize = 8;
-
-/// The operands of a product, which are the first bindings of its shader.
-const PRODUCT_OPERANDS: usize = 2;
 
 /// The functions of random numbers: the word of a stream at an index.
 const RANDOM: &str = "\
@@ -165,15 +162,14 @@ pub struct KernelShader {
     pub can_fail: bool,
 }
 
-/// What a kernel with a product computes from each element of the product, for the shader of the
-/// product.
+/// The part of the shader of a kernel with a product that depends on its tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EpilogueShader {
-    /// The function `finish(i: u32, s0: f32)`, which computes and writes the element of the result
-    /// with the row-major index `i` from that of the product, and everything that it uses.
+pub struct ProductText {
+    /// The bindings of all tensors, and functions on row-major indices: `operand0(i: u32) -> f32`
+    /// and `operand1` read an element of an operand of the product, and `finish(i: u32, s0: f32)`
+    /// computes and writes an element of the result from that of the product.
     pub code: String,
-    /// The tensors of the bindings of group 0, in order: those that the function reads, then the
-    /// result. They come after the operands of the product, which the code does not declare.
+    /// The tensors of the bindings of group 0, in order: the inputs, then the result.
     pub bindings: Vec<Value>,
 }
 
@@ -237,7 +233,8 @@ impl FusedKernel {
         }
     }
 
-    /// Returns what the kernel computes from each element of its product.
+    /// Returns how the elements of the operands of the kernel's product are read, and what is
+    /// computed from those of the product.
     ///
     /// # Errors
     /// Returns the reason if the elements are no `f32`, if the kernel reduces them, or if WGSL
@@ -245,8 +242,8 @@ impl FusedKernel {
     ///
     /// # Panics
     /// Panics if the kernel has no product.
-    pub fn epilogue_to_wgsl(&self, graph: &Graph) -> Result<EpilogueShader, NotPrinted> {
-        ShaderPrinter::new(graph, self)?.epilogue()
+    pub fn product_to_wgsl(&self, graph: &Graph) -> Result<ProductText, NotPrinted> {
+        ShaderPrinter::new(graph, self)?.product()
     }
 }
 
@@ -372,8 +369,6 @@ impl ShaderFunctions {
 struct ShaderPrinter<'a> {
     graph: &'a Graph,
     kernel: &'a FusedKernel,
-    /// The number of the first binding.
-    first_binding: usize,
     /// The tensors of the bindings. Inputs with the same tensor share one.
     bindings: Vec<Value>,
     /// The axes that reductions reduce.
@@ -410,21 +405,15 @@ impl<'a> ShaderPrinter<'a> {
                 }
             });
         }
-        // The shader of a product declares the operands.
-        let (first_binding, product) = match kernel.product() {
-            Some(product) => (PRODUCT_OPERANDS, &product.sources[..]),
-            None => (0, &[][..]),
-        };
         let mut bindings: Vec<Value> = Vec::new();
-        for (i, input) in kernel.inputs.iter().enumerate() {
-            if !bindings.contains(&input.value) && !product.contains(&StageSource::Input(i)) {
+        for input in &kernel.inputs {
+            if !bindings.contains(&input.value) {
                 bindings.push(input.value);
             }
         }
         bindings.extend((0..kernel.outputs.len()).map(|o| kernel.output(graph, o)));
-        let n_buffers = first_binding + bindings.len();
-        if n_buffers > MAX_BUFFERS {
-            return Err(NotPrinted::Buffers(n_buffers));
+        if bindings.len() > MAX_BUFFERS {
+            return Err(NotPrinted::Buffers(bindings.len()));
         }
         let sizes = bindings.iter().map(|&v| graph.ty(v).element().shape.size().expect("the shapes are known"));
         let size = kernel.axes.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent));
@@ -433,18 +422,7 @@ impl<'a> ShaderPrinter<'a> {
         }
         let (functions, can_fail, body) = (ShaderFunctions::default(), false, String::new());
         let reduced = reduced.unwrap_or_default();
-        Ok(ShaderPrinter {
-            graph,
-            kernel,
-            first_binding,
-            bindings,
-            reduced,
-            levels,
-            functions,
-            can_fail,
-            body,
-            indentation: 1,
-        })
+        Ok(ShaderPrinter { graph, kernel, bindings, reduced, levels, functions, can_fail, body, indentation: 1 })
     }
 
     /// Prints one thread for each element.
@@ -470,14 +448,22 @@ impl<'a> ShaderPrinter<'a> {
         self.finish(n.div_ceil(threads), threads)
     }
 
-    /// Prints a function of an element of a product.
-    fn epilogue(mut self) -> Result<EpilogueShader, NotPrinted> {
-        let product = self.kernel.product().expect("an epilogue is that of a product");
+    /// Prints functions of the elements of a product.
+    fn product(mut self) -> Result<ProductText, NotPrinted> {
+        let product = self.kernel.product().expect("the kernel has a product");
         if self.levels.iter().any(|&level| level > 0) {
             return Err(NotPrinted::Product(op_of(self.graph, product)));
         }
         if self.dtype(0) != DType::F32 {
             return Err(NotPrinted::Type(self.dtype(0)));
+        }
+        let mut operands = String::new();
+        for (k, source) in product.sources.iter().enumerate() {
+            let StageSource::Input(i) = *source else { panic!("K7: the operands of a product are inputs") };
+            let value = self.kernel.inputs[i].value;
+            let element = format!("t{}[i]", self.binding(value));
+            let element = self.loaded(element, self.graph.ty(value).element().dtype);
+            operands += &format!("fn operand{k}(i: u32) -> f32 {{ return {element}; }}\n");
         }
         self.unravel("i", AxisSet::first(self.kernel.axes.len()));
         let stages = 1..self.kernel.stages.len();
@@ -488,10 +474,9 @@ impl<'a> ShaderPrinter<'a> {
             self.stage(s)?;
         }
         let result = self.in_memory(self.kernel.outputs[0]);
-        let binding = self.first_binding + self.bindings.len() - 1;
-        self.line(format_args!("t{binding}[i] = {result};"));
-        let code = format!("{}\nfn finish(i: u32, s0: f32) {{\n{}}}\n", self.head()?, self.body);
-        Ok(EpilogueShader { code, bindings: self.bindings })
+        self.line(format_args!("t{}[i] = {result};", self.bindings.len() - 1));
+        let code = format!("{}\n{operands}fn finish(i: u32, s0: f32) {{\n{}}}\n", self.head()?, self.body);
+        Ok(ProductText { code, bindings: self.bindings })
     }
 
     /// Prints one workgroup for each row.
@@ -694,8 +679,7 @@ impl<'a> ShaderPrinter<'a> {
     }
 
     fn binding(&self, value: Value) -> usize {
-        let i = self.bindings.iter().position(|&v| v == value).expect("every tensor has a binding");
-        self.first_binding + i
+        self.bindings.iter().position(|&v| v == value).expect("every tensor has a binding")
     }
 
     /// Prints the read of an input.
@@ -705,15 +689,20 @@ impl<'a> ShaderPrinter<'a> {
         let ty = self.graph.ty(input_of.value).element();
         let extents = ty.shape.known().expect("the shapes are known");
         let element = format!("t{}[{}]", self.binding(input_of.value), self.index(map, &extents));
-        let element = match ty.dtype {
+        let value = self.loaded(element, ty.dtype);
+        self.line(format_args!("let x{input} = {value};"));
+    }
+
+    /// Returns the value of an element in memory.
+    fn loaded(&mut self, element: String, dtype: DType) -> String {
+        match dtype {
             DType::Bool => format!("{element} != 0u"),
-            dtype if dtype.is_half() => {
+            _ if dtype.is_half() => {
                 self.functions.add_half(dtype);
                 format!("number_of_{dtype}(u32({element}))")
             }
             _ => element,
-        };
-        self.line(format_args!("let x{input} = {element};"));
+        }
     }
 
     /// Prints the write of an output. `axes` are those with an index here. One of the threads that
@@ -864,8 +853,7 @@ fn {name}(thread: u32, x: {ty}) -> {ty} {{
             let dtype = self.graph.ty(value).element().dtype;
             let ty = memory_type(dtype).ok_or(NotPrinted::Type(dtype))?;
             let access = if i < n_inputs { "read" } else { "read_write" };
-            let binding = self.first_binding + i;
-            code += &format!("@group(0) @binding({binding}) var<storage, {access}> t{binding}: array<{ty}>;\n");
+            code += &format!("@group(0) @binding({i}) var<storage, {access}> t{i}: array<{ty}>;\n");
         }
         Ok(code)
     }

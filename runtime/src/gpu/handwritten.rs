@@ -79,10 +79,28 @@ pub(super) fn rows(shader: &str, dtype: DType) -> String {
 }
 
 /// Returns the shader of a product: [`PRODUCT_REGISTERS`] or another kernel, of operands that are
-/// [`MATMUL`] or a [`convolution`], with an epilogue.
-pub(super) fn product(kernel: &str, operands: &str, epilogue: &str) -> String {
-    [epilogue, PRODUCT, operands, kernel].join("\n")
+/// [`MATMUL`] or a [`convolution`]. `text` reads elements of tensors and finishes those of the
+/// product. `is_swapped` tells whether the second operand of the operation is the first one of the
+/// kernel.
+pub(super) fn product(kernel: &str, operands: &str, is_swapped: bool, text: &str) -> String {
+    let [a, b] = if is_swapped { [1, 0] } else { [0, 1] };
+    let read = format!(
+        "fn a_at(i: u32) -> f32 {{ return operand{a}(i); }}\nfn b_at(i: u32) -> f32 {{ return operand{b}(i); }}\n"
+    );
+    [text, &read, PRODUCT, operands, kernel].join("\n")
 }
+
+/// The text of a product of tensors of `f32`, of which nothing else is computed.
+#[cfg(test)]
+pub(super) const PLAIN_PRODUCT: &str = "\
+@group(0) @binding(0) var<storage, read> t0: array<f32>;
+@group(0) @binding(1) var<storage, read> t1: array<f32>;
+@group(0) @binding(2) var<storage, read_write> t2: array<f32>;
+
+fn operand0(i: u32) -> f32 { return t0[i]; }
+fn operand1(i: u32) -> f32 { return t1[i]; }
+fn finish(i: u32, s0: f32) { t2[i] = s0; }
+";
 
 /// Returns the operands of the product that an operation on windows is, with its constants.
 pub(super) fn convolution(op: Prim, constants: &str) -> String {
@@ -161,13 +179,10 @@ const GROUPS = 2u; const TERMS = 0u; const X = vec3<u32>(1u, 5u, 5u); const W = 
 const Y = vec3<u32>(1u, 3u, 3u); const STRIDES = vec3<u32>(1u, 1u, 1u); const PADDING = vec3<u32>();
 const DILATION = vec3<u32>(1u, 1u, 1u);
 ";
-        let finish = "@group(0) @binding(2) var<storage, read_write> c: array<f32>;
-fn finish(i: u32, x: f32) { c[i] = x; }
-";
         let windows = [prim::CONV, prim::CONV_INPUT_GRAD, prim::CONV_WEIGHT_GRAD].map(|op| convolution(op, constants));
         for kernel in [PRODUCT_REGISTERS, PRODUCT_TILED, PRODUCT_VECTOR] {
-            all.push(product(kernel, MATMUL, finish));
-            all.extend(windows.iter().map(|operands| product(kernel, operands, finish)));
+            all.push(product(kernel, MATMUL, false, PLAIN_PRODUCT));
+            all.extend(windows.iter().map(|operands| product(kernel, operands, true, PLAIN_PRODUCT)));
         }
         for dtype in [DType::F32, DType::I32, DType::U32] {
             all.extend([add(dtype), sum_terms(dtype)]);

@@ -13,8 +13,8 @@ use super::queue::{GpuQueue, Shared};
 use super::shader_loop::{Assumption, ParallelLoopProgram, ScalarLoop};
 use crate::device::CompileOptions;
 use anabranch_dsl::fusion::{
-    AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, LoopShader, MAX_WORKGROUPS, NodeRole, ParallelLoopShader,
-    RowLimits,
+    AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, KernelStage, LoopShader, MAX_WORKGROUPS, NodeRole,
+    ParallelLoopShader, RowLimits, StageSource,
 };
 use anabranch_dsl::fusion::{node_to_wgsl, row_axes, viewed};
 use anabranch_dsl::ir::dependence::LoopVarRole;
@@ -70,6 +70,10 @@ impl FusionTarget for GpuTarget {
         false
     }
 
+    fn converts_operands(&self) -> bool {
+        true
+    }
+
     /// A workgroup computes a row. It reads the tensors again after each reduction, from a cache if
     /// the row is not long.
     fn rows(&self) -> Option<RowLimits> {
@@ -89,7 +93,7 @@ impl FusionTarget for GpuTarget {
 /// Returns whether the device computes a kernel in one shader, or without one.
 fn has_shader(graph: &Graph, kernel: &FusedKernel) -> bool {
     let has_shader = || match kernel.product() {
-        Some(_) => kernel.epilogue_to_wgsl(graph).is_ok(),
+        Some(_) => kernel.product_to_wgsl(graph).is_ok(),
         None => kernel.to_wgsl(graph).is_ok(),
     };
     kernel.axes.contains(&0) || has_shader()
@@ -427,7 +431,7 @@ impl GpuLowering<'_> {
             return Ok(());
         }
         if let Some(product) = kernel.product() {
-            self.product(open, kernel, self.graph.node(product.node))?;
+            self.product(open, kernel, product)?;
         } else {
             let shader = kernel.to_wgsl(self.graph).map_err(|reason| self.no_shader(data, &reason))?;
             self.shader(open, shader, kernel.outputs.len())?;
@@ -641,22 +645,30 @@ impl GpuLowering<'_> {
     }
 
     /// Adds the shader of a product and of what is computed from its elements.
-    fn product(&mut self, open: &mut OpenRegion, kernel: &FusedKernel, product: &NodeData) -> Result<()> {
+    fn product(&mut self, open: &mut OpenRegion, kernel: &FusedKernel, stage: &KernelStage) -> Result<()> {
+        let product = self.graph.node(stage.node);
         let Op::Prim(op, _) = product.op else { panic!("a product is a primitive operation") };
-        let epilogue = kernel.epilogue_to_wgsl(self.graph).map_err(|reason| self.no_shader(product, &reason))?;
-        let operands = [product.operands[0], product.operands[1]];
-        let ProductDispatch { code, operands, workgroups, parameters } = match op {
+        let text = kernel.product_to_wgsl(self.graph).map_err(|reason| self.no_shader(product, &reason))?;
+        let operand = |k: usize| match stage.sources[k] {
+            StageSource::Input(i) => kernel.inputs[i].value,
+            StageSource::Stage(_) => panic!("K7: a product is the first stage"),
+        };
+        let (operands, result) = ([operand(0), operand(1)], self.shape(product.results[0]));
+        let mut bindings = text.bindings;
+        let ProductDispatch { code, workgroups, parameters } = match op {
             prim::MATMUL => {
-                let result = self.shape(product.results[0]);
                 let batch = result.len() - 2;
                 let (m, n) = (result[batch], result[batch + 1]);
                 let k = self.shape(operands[0])[batch + 1];
                 let [a, b] = operands.map(|operand| self.matrices(operand, batch));
+                for (operand, matrices) in operands.into_iter().zip([a, b]) {
+                    bindings.iter_mut().filter(|v| **v == operand).for_each(|v| *v = matrices.tensor);
+                }
                 let product = BatchedProduct { batch: result[..batch].iter().product(), m, n, k, a, b };
-                product.dispatch(ProductShader::choose([m, n, k], self.shared.is_software), &epilogue.code)
+                product.dispatch(ProductShader::choose([m, n, k], self.shared.is_software), &text.code)
             }
             _ => {
-                let ([a, b], result) = (operands.map(|operand| self.shape(operand)), self.shape(product.results[0]));
+                let [a, b] = operands.map(|operand| self.shape(operand));
                 let (x, w, y) = match op {
                     prim::CONV => (a, b, result),
                     prim::CONV_INPUT_GRAD => (result, b, a),
@@ -664,11 +676,11 @@ impl GpuLowering<'_> {
                 };
                 let product = ConvProduct { op, how: Conv::of(attrs_of(product)), x, w, y };
                 let shader = ProductShader::choose_for_windows(product.sizes(), self.shared.is_software);
-                product.dispatch(operands, shader, &epilogue.code)
+                product.dispatch(shader, &text.code)
             }
         };
-        let (result, others) = epilogue.bindings.split_last().expect("a product has a result");
-        self.dispatch(open, code, &[&operands, others].concat(), &[*result], workgroups, parameters)
+        let (result, inputs) = bindings.split_last().expect("a product has a result");
+        self.dispatch(open, code, inputs, &[*result], workgroups, parameters)
     }
 
     /// Returns where a product reads an operand. A view is read through if one stride is enough for

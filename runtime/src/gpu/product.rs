@@ -73,7 +73,6 @@ impl ProductShader {
 #[derive(Clone, Debug)]
 pub(super) struct ProductDispatch {
     pub(super) code: String,
-    pub(super) operands: [Value; 2],
     pub(super) workgroups: [u32; 3],
     pub(super) parameters: Vec<u32>,
 }
@@ -106,17 +105,17 @@ pub(super) struct BatchedProduct {
 }
 
 impl BatchedProduct {
-    /// Returns the shader of a kernel that computes the products, with an epilogue.
-    pub(super) fn dispatch(self, kernel: ProductShader, epilogue: &str) -> ProductDispatch {
+    /// Returns the shader of a kernel that computes the products of tensors with a text.
+    pub(super) fn dispatch(self, kernel: ProductShader, text: &str) -> ProductDispatch {
         let BatchedProduct { batch, m, n, k, a, b } = self;
-        let ([m, n], strides, [a, b]) = match kernel {
-            ProductShader::FewColumns => ([n, m], [1, n], [b.transposed(), a.transposed()]),
-            _ => ([m, n], [n, 1], [a, b]),
+        let is_swapped = kernel == ProductShader::FewColumns;
+        let ([m, n], strides, [a, b]) = match is_swapped {
+            true => ([n, m], [1, n], [b.transposed(), a.transposed()]),
+            false => ([m, n], [n, 1], [a, b]),
         };
         let sizes = [batch, m, n, k, strides[0], strides[1]].map(|n| n as u32);
         ProductDispatch {
-            code: handwritten::product(kernel.kernel().0, MATMUL, epilogue),
-            operands: [a.tensor, b.tensor],
+            code: handwritten::product(kernel.kernel().0, MATMUL, is_swapped, text),
             workgroups: kernel.workgroups([batch, m, n]),
             parameters: [&sizes[..], &[a.offset], &a.strides, &[b.offset], &b.strides].concat(),
         }
@@ -179,19 +178,13 @@ impl ConvProduct {
         all
     }
 
-    /// Returns the shader of a kernel that computes the operation of two operands.
-    pub(super) fn dispatch(
-        &self,
-        [first, second]: [Value; 2],
-        kernel: ProductShader,
-        epilogue: &str,
-    ) -> ProductDispatch {
+    /// Returns the shader of a kernel that computes the operation on tensors with a text.
+    pub(super) fn dispatch(&self, kernel: ProductShader, text: &str) -> ProductDispatch {
         let [m, n, _] = self.sizes();
         let operands = handwritten::convolution(self.op, &self.constants());
         ProductDispatch {
-            code: handwritten::product(kernel.kernel().0, &operands, epilogue),
             // The second operand is read in the order of its memory.
-            operands: [second, first],
+            code: handwritten::product(kernel.kernel().0, &operands, true, text),
             workgroups: kernel.workgroups([self.how.groups, m, n]),
             parameters: Vec::new(),
         }
@@ -207,6 +200,7 @@ pub(super) fn along_three_axes(numbers: &[usize], missing: usize) -> [usize; 3] 
 
 #[cfg(test)]
 mod tests {
+    use super::super::handwritten::PLAIN_PRODUCT;
     use super::super::queue::{GpuQueue, Workgroups};
     use super::*;
     use crate::gpu::gpu_adapters;
@@ -303,22 +297,15 @@ mod tests {
         all
     }
 
-    /// The epilogue that stores each element as it is.
-    const STORE: &str = "\
-@group(0) @binding(2) var<storage, read_write> t2: array<f32>;
-fn finish(i: u32, s0: f32) { t2[i] = s0; }
-";
-
     /// Runs a kernel on operands.
     fn run(queue: &GpuQueue, product: BatchedProduct, kernel: ProductShader, operands: [Vec<f32>; 2]) -> Vec<f32> {
         let shared = queue.shared();
         let size = product.batch * product.m * product.n;
-        let ProductDispatch { code, operands: inputs, workgroups, parameters } = product.dispatch(kernel, STORE);
+        let ProductDispatch { code, workgroups, parameters } = product.dispatch(kernel, PLAIN_PRODUCT);
         let shader = shared.shaders.get(&shared.device, code, [2, 1]).unwrap_or_else(|e| panic!("{e}"));
         let result = queue.call(async move |recorder| {
             let mut tensors = Vec::new();
-            for input in inputs {
-                let elements = operands[input.index()].clone();
+            for elements in operands {
                 tensors.push(recorder.upload(&HostTensor::new([elements.len()], elements))?);
             }
             let result = recorder.tensor(4 * size as u64)?;

@@ -11,8 +11,12 @@ fn is_nan(x: f32) -> bool {
     return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
 }
 
+@group(0) @binding(0) var<storage, read> t0: array<f32>;
+@group(0) @binding(1) var<storage, read> t1: array<f32>;
 @group(0) @binding(2) var<storage, read_write> t2: array<f32>;
 
+fn operand0(i: u32) -> f32 { return t0[i]; }
+fn operand1(i: u32) -> f32 { return t1[i]; }
 fn finish(i: u32, s0: f32) {
     let a1 = i % 4u;
     let a0 = i / 4u;
@@ -69,9 +73,13 @@ fn tanh_f32(x: f32) -> f32 {
     return v40;
 }
 
+@group(0) @binding(0) var<storage, read> t0: array<f32>;
+@group(0) @binding(1) var<storage, read> t1: array<f32>;
 @group(0) @binding(2) var<storage, read> t2: array<f32>;
 @group(0) @binding(3) var<storage, read_write> t3: array<f32>;
 
+fn operand0(i: u32) -> f32 { return t0[i]; }
+fn operand1(i: u32) -> f32 { return t1[i]; }
 fn finish(i: u32, s0: f32) {
     let a1 = i % 4u;
     let a0 = i / 4u;
