@@ -10,7 +10,8 @@ fn main() -> anabranch::Result<()> {
     for (i, adapter) in adapters.iter().enumerate() {
         let kind = if adapter.is_software() { "software" } else { "GPU" };
         let mib = adapter.max_tensor_bytes() >> 20;
-        println!("{i}: {adapter}, {kind}, tensors of up to {mib} MiB");
+        let halves = if adapter.has_halves() { "16-bit floats" } else { "no 16-bit floats" };
+        println!("{i}: {adapter}, {kind}, tensors of up to {mib} MiB, {halves}");
     }
     let Some(first) = adapters.first() else {
         println!("no adapter: install a driver for Vulkan, Metal or DX12");

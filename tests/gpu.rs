@@ -912,7 +912,16 @@ fn what_has_no_shader_runs_on_a_cpu() -> Outcome {
     // A remainder, which shaders compute inexactly.
     let f = session.function(|x: Tensor| on("/gpu:0", || x % 3.0))?;
     assert_eq!(f.call(5e7)?, 2.0);
-    // A loop that a driver may end too early.
+    // Loops that a driver may end too early.
+    let f = session.function(|x: Tensor, k: Tensor| {
+        on("/gpu:0", || {
+            let y = x.scaled_dot_product_attention(k, k, AttentionMask::None);
+            gradients(y.sum(), k)
+        })
+    })?;
+    let k = Array::new([2, 1], vec![0.5, 0.5]);
+    // Each query gives both values a half.
+    assert_eq!(f.call((Array::new([70_000, 1], vec![0.0; 70_000]), &k))?.to_vec(), [35_000.0; 2]);
     let f = session.function(|x: Tensor| on("/gpu:0", || x.matmul(x.transpose(0, 1))))?;
     assert_eq!(f.call(Array::new([1, 70_000], vec![0.5; 70_000]))?.item(), 17_500.0);
     Ok(())

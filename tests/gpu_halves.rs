@@ -3,14 +3,23 @@
 use super::support::gpus::{adapter, numbers};
 use anabranch::dsl::halves::Half;
 use anabranch::prelude::*;
-use anabranch::{Array, Float, Session};
+use anabranch::{Array, Float, GpuAdapter, Session, Timeline};
 
 type Outcome = anabranch::Result<()>;
 
 /// Returns a session that computes on a GPU, if this machine has one that stores 16-bit floats.
 fn session() -> anabranch::Result<Option<Session>> {
-    let Some(adapter) = adapter() else { return Ok(None) };
+    let Some(adapter) = adapter().filter(GpuAdapter::has_halves) else {
+        assert!(std::env::var_os("ANABRANCH_GPU").is_none(), "no adapter stores 16-bit floats");
+        return Ok(None);
+    };
     Session::builder().gpu(&adapter).device("/gpu:0").build().map(Some)
+}
+
+/// Asserts that a call ran nothing on a CPU.
+#[track_caller]
+fn assert_only_on_a_gpu(timeline: &Timeline) {
+    assert!(timeline.spans.iter().all(|span| span.device != "/cpu:0"), "{timeline:?}");
 }
 
 /// Returns the numbers at which the rounding to a type changes, their neighbors, and others.
@@ -27,7 +36,8 @@ fn around_halves<T: Half>(all: &[T]) -> Vec<f32> {
 fn check_conversions<T: Half + Float>(session: &Session, all: Vec<T>, bits: fn(T) -> u16) -> Outcome {
     let widen = session.function(|x: Tensor<T>| x.cast::<f32>())?;
     let narrow = session.function(|x: Tensor| x.cast::<T>())?;
-    let wide = widen.call(Array::new([all.len()], all.clone()))?;
+    let (wide, profile) = widen.profile(Array::new([all.len()], all.clone()))?;
+    assert_only_on_a_gpu(&profile);
     for (x, &found) in all.iter().zip(wide.to_vec().iter()) {
         let expected = x.widened();
         assert!(
@@ -36,7 +46,8 @@ fn check_conversions<T: Half + Float>(session: &Session, all: Vec<T>, bits: fn(T
         );
     }
     let numbers = around_halves(&all);
-    let narrowed = narrow.call(Array::new([numbers.len()], numbers.clone()))?;
+    let (narrowed, profile) = narrow.profile(Array::new([numbers.len()], numbers.clone()))?;
+    assert_only_on_a_gpu(&profile);
     for (&x, &found) in numbers.iter().zip(narrowed.to_vec().iter()) {
         let expected = T::rounded(x);
         assert!(bits(found) == bits(expected) || x.is_nan() && found.widened().is_nan(), "{x:e}");
@@ -70,7 +81,7 @@ fn check_layer<T: Half + Float>(there: &Session) -> Outcome {
         let (x, w) = (Array::new([m, k], numbers(m * k)), Array::new([k, n], numbers(k * n)));
         let ((y, of_w, rows, columns), profile) = f.profile((&x, &w))?;
         let (expected_y, expected_w, expected_rows, expected_columns) = expected.call((&x, &w))?;
-        assert!(profile.spans.iter().all(|span| span.device != "/cpu:0"), "{profile:?}");
+        assert_only_on_a_gpu(&profile);
         let halves = [(y, expected_y), (rows, expected_rows), (columns, expected_columns)];
         let all = halves.into_iter().map(|(a, b)| (as_f32(&a), as_f32(&b))).chain([(of_w, expected_w)]);
         for (found, expected) in all {
@@ -114,5 +125,40 @@ fn variables_and_loops_of_halves_stay_there() -> Outcome {
     let power = |x: Tensor<f16>, n: Tensor<i32>| gradients(raised(x, n, x).cast::<f32>().sum(), x);
     let x = Array::new([3], [0.5, 1.0, 2.0].map(f16::from_f32).to_vec());
     assert_eq!(session.function(power)?.call((&x, 3))?, Session::new()?.function(power)?.call((&x, 3))?);
+    Ok(())
+}
+
+/// Multiplies in one of two orders, several times.
+#[graph]
+fn ordered(x: Tensor<f16>, w: Tensor<f16>, n: Tensor) -> (Tensor<f16>, Tensor<f16>) {
+    let y = if x.cast::<f32>().sum() > n { x.matmul(w) } else { w.matmul(x) };
+    let (mut z, mut i) = (x, n * 0.0);
+    if y.cast::<f32>().abs().sum() > 0.0 {
+        while i < n {
+            z = (z.matmul(w) * f16::from_f32(0.5)).tanh();
+            i += 1.0;
+        }
+    }
+    // A value of the caller, or one that is computed here.
+    (y, if i > 2.5 { z } else { x })
+}
+
+#[test]
+fn branches_and_loops_recorded_ahead_have_halves() -> Outcome {
+    let Some(session) = session()? else { return Ok(()) };
+    let (there, here) = (session.function(ordered)?, Session::new()?.function(ordered)?);
+    // Numbers whose products are exact.
+    let matrix = |step: usize| {
+        let all = (0..150 * 150).map(|i| f16::from_f32((i * step % 5) as f32 * 0.25 - 0.5));
+        Array::new([150, 150], all.collect::<Vec<_>>())
+    };
+    for n in [-1e6, 2.0, 3.0] {
+        let (a, b) = (there.call((&matrix(7), &matrix(3), n))?, here.call((&matrix(7), &matrix(3), n))?);
+        for (found, expected) in [(a.0, b.0), (a.1, b.1)] {
+            for (a, b) in found.iter().zip(expected.iter()) {
+                assert!((a.widened() - b.widened()).abs() <= 2e-3 * b.widened().abs().max(1.0), "{a}, not {b}");
+            }
+        }
+    }
     Ok(())
 }

@@ -11,7 +11,7 @@
 //! the end of the step, in place, and an elementwise kernel can do that. Operands are never
 //! computed inside a product. A separate pass over an operand is cheap relative to the `2 n`
 //! operations per element of the product, and gradients usually read the operand again. The only
-//! exception are conversions of 16-bit floats, if the device wants them.
+//! exceptions are conversions of 16-bit floats, if the device wants them.
 //!
 //! Random numbers are drawn inside the kernel that is their only user.
 //!
@@ -123,7 +123,7 @@ pub struct FuseEverything;
 impl FusionTarget for FuseEverything {
     fn computes(&self, graph: &Graph, node: Node) -> bool {
         let Op::Prim(op, _) = graph.node(node).op else { return false };
-        let is_product = matches!(op, prim::MATMUL | prim::CONV | prim::CONV_INPUT_GRAD);
+        let is_product = matches!(op, prim::MATMUL | prim::CONV | prim::CONV_INPUT_GRAD | prim::CONV_WEIGHT_GRAD);
         let is_stage =
             |class| matches!(class, OpClass::Scalar(_) | OpClass::Reduce(_) | OpClass::Random(_) | OpClass::Rowwise(_));
         is_product || is_stage(op.class)
@@ -268,8 +268,8 @@ struct Finder<'a> {
     users: Vec<Users>,
     /// Whether a value has several users, all of which can compute it while reading it.
     repeatable: Vec<bool>,
-    /// The tensor of 16-bit floats that products read instead of a value, its conversion to `f32`
-    /// that nothing else uses.
+    /// For each conversion to `f32` that only products use, the tensor of 16-bit floats that they
+    /// read instead.
     converted: Vec<Option<Value>>,
     /// Whether a variable is assigned the value, or the result of elementwise operations on it.
     assigned_later: Vec<bool>,
@@ -341,25 +341,25 @@ impl Finder<'_> {
 
     fn converted(&self) -> Vec<Option<Value>> {
         let graph = self.graph;
-        let mut converted = vec![None; graph.n_values()];
+        // Whether products use a value, and whether anything else does.
+        let [mut by_products, mut otherwise] = [0, 1].map(|_| vec![false; graph.n_values()]);
         graph.visit_nodes(graph.root(), &mut |node| {
-            let data = graph.node(node);
-            let dtype = |v: Value| graph.ty(v).element().dtype;
-            if self.stage_op(node) == Some(prim::CAST) && dtype(data.operands[0]).is_half() {
-                converted[data.results[0].index()] = (dtype(data.results[0]) == DType::F32).then(|| data.operands[0]);
-            }
-        });
-        let is_product = |node| self.stage_op(node).is_some_and(|op| matches!(op.class, OpClass::Contract(_)));
-        graph.visit_nodes(graph.root(), &mut |node| {
-            if !is_product(node) {
-                graph.node(node).operands.iter().for_each(|v| converted[v.index()] = None);
-            }
+            let is_product = self.stage_op(node).is_some_and(|op| matches!(op.class, OpClass::Contract(_)));
+            let used = if is_product { &mut by_products } else { &mut otherwise };
+            graph.node(node).operands.iter().for_each(|v| used[v.index()] = true);
             for &region in &graph.node(node).regions {
-                graph.region(region).yields.iter().for_each(|v| converted[v.index()] = None);
+                graph.region(region).yields.iter().for_each(|v| otherwise[v.index()] = true);
             }
         });
-        graph.region(graph.root()).yields.iter().for_each(|v| converted[v.index()] = None);
-        converted
+        graph.region(graph.root()).yields.iter().for_each(|v| otherwise[v.index()] = true);
+        let half = |i: usize| {
+            let node = graph.producer(Value::from_index(i)).filter(|_| by_products[i] && !otherwise[i])?;
+            let data = graph.node(node);
+            let [from, to] = [data.operands.first()?, &data.results[0]].map(|&v| graph.ty(v).element().dtype);
+            let is_conversion = self.stage_op(node) == Some(prim::CAST) && from.is_half() && to == DType::F32;
+            is_conversion.then(|| data.operands[0])
+        };
+        (0..graph.n_values()).map(half).collect()
     }
 
     fn region(&mut self, region: Region) {

@@ -176,7 +176,7 @@ pub struct ProductText {
 /// The reason why a kernel is not printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NotPrinted {
-    /// A product has no template, or a reduction of its elements is no epilogue.
+    /// A product has no template here, and a reduction of its elements is no epilogue.
     Product(Prim),
     /// WGSL lacks the element type.
     Type(DType),
@@ -201,7 +201,7 @@ pub enum NotPrinted {
 impl Display for NotPrinted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NotPrinted::Product(op) => write!(f, "there is no template for `{op}`"),
+            NotPrinted::Product(op) => write!(f, "no shader has `{op}` and what follows it"),
             NotPrinted::Type(dtype) => write!(f, "WGSL has no {dtype}"),
             NotPrinted::CanFail(op) => write!(f, "a shader cannot report the error of `{op}`"),
             NotPrinted::NoFunction(op, dtype) => write!(f, "`{op}` has no recorded form for {dtype}"),

@@ -1,6 +1,6 @@
 //! Attention: means of values, weighted by the match of keys with queries.
 //!
-//! `attention` is a single operation, so that a device never needs the full score matrix. Its
+//! `attention` is a single operation, so that a device need not have the full score matrix. Its
 //! gradient is a second operation, which recomputes the scores (Dao et al. 2022, "FlashAttention").
 //! The gradient of the second operation is composed of other operations, with all scores, and so is
 //! attention over unknown extents.
@@ -254,7 +254,8 @@ fn weights<C: ValueCx>(queries: AnyValue<C>, keys: AnyValue<C>, causal: bool) ->
         false => scores,
         true => {
             let n = queries.dim(-2);
-            let [row, column] = [0, 1].map(|axis| positions(queries.context(), Shape::from([n, n]), axis, DType::I32));
+            let [row, column] = [(0, [n, 1]), (1, [1, n])]
+                .map(|(axis, shape)| positions(queries.context(), Shape::from(shape), axis, DType::I32));
             column.gt(row).select(scores.number(f64::NEG_INFINITY), scores)
         }
     };

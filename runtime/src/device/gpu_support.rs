@@ -125,6 +125,16 @@ fn longest_loop(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) 
         OpClass::Reduce(_) => size(first) / size(results[0]).max(1) / 256,
         OpClass::Rowwise(_) => 3 * longest_axis() / 64,
         OpClass::Scan(_) | OpClass::Search => longest_axis(),
+        // The depths of the products that it becomes.
+        _ if matches!(op, prim::ATTENTION | prim::ATTENTION_GRAD) => {
+            let matrix = |ty: &&Type| ty.element().shape.dims().iter().rev().take(2).filter_map(Dim::known).max();
+            2 * operands.iter().filter_map(matrix).max().unwrap_or(0)
+        }
+        // It looks for each element of the filters whether it meets the element of the image.
+        _ if op == prim::CONV_INPUT_GRAD => {
+            let filters: Vec<usize> = operands[1].element().shape.dims().iter().filter_map(Dim::known).collect();
+            2 * filters[0] / Conv::of(attrs).groups * filters[2..].iter().product::<usize>()
+        }
         OpClass::Contract(multiplications) => {
             let operands: Vec<&TensorType> = operands.iter().map(|ty| ty.element()).collect();
             let cx = CostCx { operands: &operands, result: results[0].element(), attrs, unknown_extent: 1 };
@@ -192,5 +202,8 @@ fn primitive(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) -> 
             _ => false,
         },
     };
-    (!has_shader).then(|| format!("has no shader for `{op}` on {}", operand.dtype))
+    (!has_shader).then(|| match op {
+        prim::CAST => format!("has no shader for `{op}` from {} to {}", operand.dtype, result.dtype),
+        _ => format!("has no shader for `{op}` on {}", operand.dtype),
+    })
 }

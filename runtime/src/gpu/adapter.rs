@@ -64,6 +64,12 @@ impl GpuAdapter {
         limits.max_storage_buffer_binding_size.min(limits.max_buffer_size)
     }
 
+    /// Returns whether the device stores 16-bit floats. Otherwise, a CPU runs what computes with
+    /// them.
+    pub fn has_halves(&self) -> bool {
+        self.adapter.features().contains(wgpu::Features::SHADER_I16)
+    }
+
     /// Limits the bytes of the tensors of a device that is opened with the returned adapter.
     ///
     /// Each tensor counts with the size of its buffer, which is up to a quarter larger and at least

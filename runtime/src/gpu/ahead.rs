@@ -29,7 +29,7 @@
 
 use super::handwritten::{COPY, GUARD};
 use super::lower::{THREADS, groups};
-use super::memory::{GpuTensor, GpuValue, StackItem};
+use super::memory::{GpuTensor, GpuValue, StackItem, bytes_of_type};
 use super::program::{CondProgram, GpuOp, LoopProgram, RegionProgram};
 use super::queue::{CommandRecorder, GpuQueue, Workgroups};
 use super::run::{CheckedReadback, ProgramRun};
@@ -107,11 +107,8 @@ impl WorkgroupCounts {
 
 /// Returns the workgroups that copy a value of the graph, unless it has no elements.
 fn copies(graph: &Graph, value: Value) -> Option<[u32; 3]> {
-    let ty = graph.ty(value).element();
-    let size = ty.shape.size().expect("the device runs operations of known shapes only");
-    // A `bool` is a word, and other elements are padded to words together.
-    let n_bytes = size * if ty.dtype == DType::Bool { 4 } else { ty.dtype.size() };
-    (size > 0).then(|| groups(n_bytes.div_ceil(4).div_ceil(THREADS)))
+    let n_bytes = bytes_of_type(graph.ty(value).element()).expect("the device runs operations of known shapes only");
+    (n_bytes > 0).then(|| groups(((n_bytes / 4) as usize).div_ceil(THREADS)))
 }
 
 /// Facts of a region that decide whether it can be recorded under a guard.

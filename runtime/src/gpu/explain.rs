@@ -1,8 +1,9 @@
 //! Programs as text: their shaders and loops in order, and the memory that they need.
 
+use super::memory::bytes_of_type;
 use super::program::{CondProgram, GpuOp, GpuProgram, LoopProgram, RegionProgram, Transfer};
+use anabranch_dsl::Type;
 use anabranch_dsl::ir::{Graph, Node, Value};
-use anabranch_dsl::{DType, Type};
 use rustc_hash::FxHashMap;
 use std::fmt::Write;
 use std::rc::Rc;
@@ -103,10 +104,7 @@ impl LiveMemory {
 
     fn allocate(&mut self, graph: &Graph, value: Value) {
         let bytes = match graph.ty(value) {
-            Type::Tensor(ty) => {
-                let size = ty.shape.size().unwrap_or(0) as u64;
-                size * if ty.dtype == DType::Bool { 4 } else { ty.dtype.size() as u64 }
-            }
+            Type::Tensor(ty) => bytes_of_type(ty).unwrap_or(0),
             // Their lengths are known only when they are used.
             Type::Stack(_) | Type::List(_) => 0,
         };

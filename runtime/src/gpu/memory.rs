@@ -2,7 +2,7 @@
 
 use super::list::GpuList;
 use crate::device::DeviceMemory;
-use anabranch_dsl::{HostTensor, Type};
+use anabranch_dsl::{DType, HostTensor, TensorType, Type};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,6 +25,12 @@ impl DeviceMemory for GpuMemory {
             GpuValue::List(list) => list.n_bytes(),
         }
     }
+}
+
+/// Returns the bytes of a tensor, padded to words, or `None` if its shape is not known.
+pub(super) fn bytes_of_type(ty: &TensorType) -> Option<u64> {
+    let of_element = if ty.dtype == DType::Bool { 4 } else { ty.dtype.size() };
+    Some((ty.shape.size()? as u64 * of_element as u64).next_multiple_of(4))
 }
 
 /// The memory of a value. Clones share it.

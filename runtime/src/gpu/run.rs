@@ -7,7 +7,7 @@
 
 use super::ahead::{Guard, GuardRows, MAX_COUNTED, WorkgroupCounts, not_ahead};
 use super::list;
-use super::memory::{GpuStack, GpuTensor, GpuValue, SavedElement, StackItem};
+use super::memory::{GpuStack, GpuTensor, GpuValue, SavedElement, StackItem, bytes_of_type};
 use super::program::{CondProgram, Dispatch, GpuOp, LoopProgram, RegionProgram, StackSum, Transfer};
 use super::queue::{CommandRecorder, Readback, Workgroups};
 use super::shader::CompiledShader;
@@ -186,7 +186,8 @@ impl<'a> ProgramRun<'a> {
 
     /// Returns memory for a tensor or for an element of a stack.
     pub(super) fn memory(&mut self, value: Value) -> Result<Arc<GpuTensor>> {
-        self.recorder.tensor(4 * self.size(value) as u64)
+        let n_bytes = bytes_of_type(self.graph.ty(value).element());
+        self.recorder.tensor(n_bytes.expect("the device runs operations of known shapes only"))
     }
 
     /// Returns the number of elements of a tensor, or of an element of a stack or list.

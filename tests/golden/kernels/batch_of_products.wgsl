@@ -1,1 +1,1 @@
-// Not printed: there is no template for `matmul`.
+// Not printed: no shader has `matmul` and what follows it.

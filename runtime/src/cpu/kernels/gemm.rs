@@ -25,9 +25,11 @@ pub(super) const SLAB: usize = 256;
 const WIDEST: usize = 64;
 const MOST_ROWS: usize = 8;
 /// The number of tiles below each other up to which they read rows of the right matrix in place.
-/// For more of them, panels are copied: the rows are often a power of two apart, and then take each
-/// other's place in the caches.
+/// For more of them, narrow panels are copied: the rows are often a power of two apart, and then
+/// take each other's place in the caches. For wide panels this was not measured.
 const IN_PLACE: usize = 2;
+/// The columns of the widest panel that is copied.
+const NARROW: usize = 16;
 
 /// The strides of a matrix between rows (`down`) and between columns (`right`).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -71,6 +73,11 @@ pub(super) struct GemmBlock<T> {
     pub(super) adds: bool,
     /// Memory for a copy of a slab of the left matrix, tile by tile: `rows * SLAB` elements.
     pub(super) left_copy: Option<*mut T>,
+}
+
+/// Returns whether a block of many rows copies the panels of a right matrix that is not packed.
+pub(super) fn copies_panels<T: Lane>(level: InstructionSet) -> bool {
+    level.tile::<T>()[1] <= NARROW
 }
 
 /// Returns the number of elements of a packed matrix.
@@ -165,7 +172,7 @@ impl<T: Lane> Task<T> for GemmBlock<T> {
             let wide = V::N * VECTORS;
             let slabs = self.inner.div_ceil(SLAB).max(1);
             let slab = self.inner.div_ceil(slabs);
-            let reads_in_place = self.rows <= IN_PLACE * ROWS;
+            let reads_in_place = wide > NARROW || self.rows <= IN_PLACE * ROWS;
             let mut copy = [MaybeUninit::<T>::uninit(); SLAB * WIDEST];
             for s in 0..slabs {
                 if stop::is_set() {

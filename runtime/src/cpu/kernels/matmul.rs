@@ -7,7 +7,7 @@
 //! | operands | packed |
 //! |---|---|
 //! | the right one is loop-invariant | the right one, before the loop |
-//! | some hundred rows or fewer; the right one is row-major | none: it is copied part by part, or for very few rows read in place |
+//! | some hundred rows or fewer; the right one is row-major | none: narrow panels are copied for each block, others read in place |
 //! | few rows; the right one is column-major | the left one, and the result is computed transposed |
 //! | others | the right one |
 //!
@@ -81,6 +81,8 @@ const COLUMNS: usize = 528;
 /// are longer than this. The cuts come in this order: large blocks read each panel and each row of
 /// the left matrix for many tiles.
 const CUTS: [(usize, usize); 5] = [(1, 288), (0, 48), (1, 96), (0, 24), (1, 48)];
+/// The cuts of a matmul that copies panels for each block: fewer rows would copy them more often.
+const CUTS_OF_COPIES: [(usize, usize); 5] = [(1, 288), (1, 96), (0, 48), (1, 48), (0, 24)];
 /// The number of rows up to which a right matrix that is read once is not packed, for a row-major
 /// and for a column-major one. Parts of a row-major one are then copied for each block of rows,
 /// which for more rows takes as long as packing it once.
@@ -253,9 +255,9 @@ impl Matmul {
     /// those of a tile, and as even as that allows, since threads compute equally many blocks.
     fn blocks(&self, dtype: DType, matrices: usize) -> [usize; 2] {
         let extents = self.extents();
-        let [rows, columns, _] = match dtype {
-            DType::F64 => self.level.tile::<f64>(),
-            _ => self.level.tile::<f32>(),
+        let ([rows, columns, _], copies) = match dtype {
+            DType::F64 => (self.level.tile::<f64>(), gemm::copies_panels::<f64>(self.level)),
+            _ => (self.level.tile::<f32>(), gemm::copies_panels::<f32>(self.level)),
         };
         let even =
             |n: usize, most: usize, tile: usize| n.div_ceil(n.div_ceil(most).max(1)).max(1).next_multiple_of(tile);
@@ -264,8 +266,9 @@ impl Matmul {
         let parts = (PARTS * threads::n_threads()).div_ceil(matrices.max(1));
         let wanted = (self.work_of_matrix() / PARALLEL).min(parts);
         let count = |block: [usize; 2]| extents[0].div_ceil(block[0]) * extents[1].div_ceil(block[1]);
+        let cuts = if self.packed.is_none() && copies { CUTS_OF_COPIES } else { CUTS };
         while count(block) < wanted {
-            let Some((axis, _)) = CUTS.into_iter().find(|&(axis, least)| block[axis] > least && extents[axis] > least)
+            let Some((axis, _)) = cuts.into_iter().find(|&(axis, least)| block[axis] > least && extents[axis] > least)
             else {
                 break;
             };
