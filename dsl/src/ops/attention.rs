@@ -356,8 +356,9 @@ impl<T: Float> Tensor<T> {
     /// softmax of `query · key / sqrt(size)` over the keys `[.., m, size]`. Leading axes are
     /// broadcast.
     ///
-    /// If the extents are known, neither this operation nor its gradient needs memory for the
-    /// scores of all queries and keys (Dao et al. 2022). The gradient of the gradient does.
+    /// If the extents are known, on a CPU neither this operation nor its gradient needs memory for
+    /// the scores of all queries and keys (Dao et al. 2022). The gradient of the gradient does, and
+    /// so do GPUs.
     ///
     /// Masked keys have weight 0, so a masked value that is not finite may make the results of
     /// queries that do not see it `NaN`.
