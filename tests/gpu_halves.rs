@@ -128,37 +128,26 @@ fn variables_and_loops_of_halves_stay_there() -> Outcome {
     Ok(())
 }
 
-/// Multiplies in one of two orders, several times.
+/// Multiplies in one of two orders, or takes what the caller gave.
 #[graph]
 fn ordered(x: Tensor<f16>, w: Tensor<f16>, n: Tensor) -> (Tensor<f16>, Tensor<f16>) {
-    let y = if x.cast::<f32>().sum() > n { x.matmul(w) } else { w.matmul(x) };
-    let (mut z, mut i) = (x, n * 0.0);
-    if y.cast::<f32>().abs().sum() > 0.0 {
-        while i < n {
-            z = (z.matmul(w) * f16::from_f32(0.5)).tanh();
-            i += 1.0;
-        }
-    }
-    // A value of the caller, or one that is computed here.
-    (y, if i > 2.5 { z } else { x })
+    let sum = x.cast::<f32>().sum();
+    let y = if sum > n { x.matmul(w) } else { w.matmul(x) };
+    (y, if sum > n { x } else { x.matmul(x) })
 }
 
 #[test]
-fn branches_and_loops_recorded_ahead_have_halves() -> Outcome {
+fn branches_recorded_ahead_have_halves() -> Outcome {
     let Some(session) = session()? else { return Ok(()) };
     let (there, here) = (session.function(ordered)?, Session::new()?.function(ordered)?);
-    // Numbers whose products are exact.
+    // Numbers whose products and sums are exact.
     let matrix = |step: usize| {
-        let all = (0..150 * 150).map(|i| f16::from_f32((i * step % 5) as f32 * 0.25 - 0.5));
-        Array::new([150, 150], all.collect::<Vec<_>>())
+        let all = (0..200 * 200).map(|i| f16::from_f32((i * step % 5) as f32 * 0.25 - 0.5));
+        Array::new([200, 200], all.collect::<Vec<_>>())
     };
-    for n in [-1e6, 2.0, 3.0] {
-        let (a, b) = (there.call((&matrix(7), &matrix(3), n))?, here.call((&matrix(7), &matrix(3), n))?);
-        for (found, expected) in [(a.0, b.0), (a.1, b.1)] {
-            for (a, b) in found.iter().zip(expected.iter()) {
-                assert!((a.widened() - b.widened()).abs() <= 2e-3 * b.widened().abs().max(1.0), "{a}, not {b}");
-            }
-        }
+    for n in [-1e6, 1e6] {
+        let arguments = (&matrix(7), &matrix(3), n);
+        assert_eq!(there.call(arguments)?, here.call(arguments)?);
     }
     Ok(())
 }
