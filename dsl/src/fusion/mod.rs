@@ -70,10 +70,7 @@ pub use rows::{RowLimits, RowPart, row_axes};
 pub use run::run_kernel;
 pub use scalar_loop::{LOOP_STATES, LoopShader, MAX_LOOP_STEPS};
 pub use users::{Users, users};
-pub use wgsl::{
-    ENABLE_HALVES, KernelShader, MAX_WORKGROUPS, NotPrinted, ProductText, functions_to_wgsl, half_to_wgsl,
-    node_to_wgsl, stage_to_wgsl,
-};
+pub use wgsl::{KernelShader, MAX_WORKGROUPS, NotPrinted, ProductText, functions_to_wgsl, node_to_wgsl, stage_to_wgsl};
 
 use crate::ir::{Graph, Node, Value};
 use crate::ops::Combiner;

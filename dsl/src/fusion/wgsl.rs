@@ -20,8 +20,8 @@
 //!
 //! Tensors are contiguous and row-major. A `bool` is a `u32` in memory, 0 or 1, since WGSL has no
 //! smaller type there. A 16-bit float is a `u16` with its bits in memory, for devices that have
-//! such integers, and the same number in `f32` elsewhere. An index has at most 31 bits, so that a
-//! loop over indices ends.
+//! such integers, and a number in `f32` in variables. An index has at most 31 bits, so that a loop
+//! over indices ends.
 //!
 //! # Errors
 //!
@@ -32,7 +32,7 @@ use super::access::{varies_along, viewed};
 use super::{AxisSet, Coord, FusedKernel, KernelInput, KernelStage, StageSource, StageWork};
 use crate::ir::{Graph, Node, Op, Value};
 use crate::ops::{Combiner, OpClass, Prim, ScalarForm, function_dtype, prim};
-use crate::scalars::wgsl::{PRELUDE, type_name};
+use crate::scalars::wgsl::{ENABLE_HALVES, PRELUDE, half_to_wgsl, type_name};
 use crate::{Buffer, DType};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write};
@@ -84,55 +84,6 @@ fn folded_word(key: vec2<u32>, number: vec2<u32>, index: u32) -> u32 {
     return block[index];
 }
 ";
-
-/// What a shader with 16-bit floats begins with.
-pub const ENABLE_HALVES: &str = "enable wgpu_int16;\n";
-
-/// Returns the functions between the bits of a 16-bit float and the same number in `f32`, of which
-/// the one to the bits rounds to nearest, ties to even.
-///
-/// # Panics
-/// Panics if the type is no 16-bit float.
-pub fn half_to_wgsl(dtype: DType) -> &'static str {
-    match dtype {
-        DType::F16 => {
-            "\
-fn number_of_f16(bits: u32) -> f32 {
-    let exponent = (bits >> 10u) & 31u;
-    let fraction = bits & 1023u;
-    var x = bitcast<f32>(((exponent + 112u) << 23u) | (fraction << 13u));
-    if exponent == 31u { x = bitcast<f32>(0x7f800000u | (fraction << 13u)); }
-    // Without numbers that a device may flush to zero.
-    if exponent == 0u { x = f32(fraction) * 0x1p-24f; }
-    return bitcast<f32>(bitcast<u32>(x) | ((bits & 0x8000u) << 16u));
-}
-
-fn f16_of_number(x: f32) -> u32 {
-    let magnitude = bitcast<u32>(x) & 0x7fffffffu;
-    var bits = ((magnitude + 0xfffu + ((magnitude >> 13u) & 1u)) >> 13u) - 0x1c000u;
-    if magnitude < 0x38800000u { bits = u32(round(abs(x) * 0x1p24f)); }
-    if magnitude >= 0x47800000u { bits = 0x7c00u; }
-    if magnitude > 0x7f800000u { bits = 0x7e00u; }
-    return bits | ((bitcast<u32>(x) >> 16u) & 0x8000u);
-}
-"
-        }
-        DType::BF16 => {
-            "\
-fn number_of_bf16(bits: u32) -> f32 {
-    return bitcast<f32>(bits << 16u);
-}
-
-fn bf16_of_number(x: f32) -> u32 {
-    let bits = bitcast<u32>(x);
-    if (bits & 0x7fffffffu) > 0x7f800000u { return 0x7fc0u; }
-    return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
-}
-"
-        }
-        _ => panic!("{dtype} has more or fewer bits"),
-    }
-}
 
 /// Returns the name of the type of an element in memory, if WGSL has one.
 fn memory_type(dtype: DType) -> Option<&'static str> {

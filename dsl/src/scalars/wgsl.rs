@@ -23,6 +23,55 @@ fn is_nan(x: f32) -> bool {
 }
 ";
 
+/// The directive with which a shader begins whose memory has 16-bit floats.
+pub const ENABLE_HALVES: &str = "enable wgpu_int16;\n";
+
+/// Returns the functions between the bits of a 16-bit float and the same number in `f32`, of which
+/// the one to the bits rounds to nearest, ties to even.
+///
+/// # Panics
+/// Panics if the type is no 16-bit float.
+pub fn half_to_wgsl(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F16 => {
+            "\
+fn number_of_f16(bits: u32) -> f32 {
+    let exponent = (bits >> 10u) & 31u;
+    let fraction = bits & 1023u;
+    var x = bitcast<f32>(((exponent + 112u) << 23u) | (fraction << 13u));
+    if exponent == 31u { x = bitcast<f32>(0x7f800000u | (fraction << 13u)); }
+    // Without numbers that a device may flush to zero.
+    if exponent == 0u { x = f32(fraction) * 0x1p-24f; }
+    return bitcast<f32>(bitcast<u32>(x) | ((bits & 0x8000u) << 16u));
+}
+
+fn f16_of_number(x: f32) -> u32 {
+    let magnitude = bitcast<u32>(x) & 0x7fffffffu;
+    var bits = ((magnitude + 0xfffu + ((magnitude >> 13u) & 1u)) >> 13u) - 0x1c000u;
+    if magnitude < 0x38800000u { bits = u32(round(abs(x) * 0x1p24f)); }
+    if magnitude >= 0x47800000u { bits = 0x7c00u; }
+    if magnitude > 0x7f800000u { bits = 0x7e00u; }
+    return bits | ((bitcast<u32>(x) >> 16u) & 0x8000u);
+}
+"
+        }
+        DType::BF16 => {
+            "\
+fn number_of_bf16(bits: u32) -> f32 {
+    return bitcast<f32>(bits << 16u);
+}
+
+fn bf16_of_number(x: f32) -> u32 {
+    let bits = bitcast<u32>(x);
+    if (bits & 0x7fffffffu) > 0x7f800000u { return 0x7fc0u; }
+    return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
+}
+"
+        }
+        _ => panic!("{dtype} has more or fewer bits"),
+    }
+}
+
 /// Returns the name of a type, if WGSL has it.
 pub(crate) fn type_name(dtype: DType) -> Option<&'static str> {
     Some(match dtype {

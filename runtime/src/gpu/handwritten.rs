@@ -1,8 +1,9 @@
 //! The shaders of the folder `shaders/`, each with the text that is put before it.
 
 use anabranch_dsl::DType;
-use anabranch_dsl::fusion::{ENABLE_HALVES, functions_to_wgsl, half_to_wgsl};
+use anabranch_dsl::fusion::functions_to_wgsl;
 use anabranch_dsl::ops::{Prim, prim};
+use anabranch_dsl::scalars::wgsl::{ENABLE_HALVES, half_to_wgsl};
 
 pub(super) const CHECK: &str = include_str!("../../../shaders/check.wgsl");
 pub(super) const CHECK_INDEX: &str = include_str!("../../../shaders/check_index.wgsl");
@@ -19,10 +20,10 @@ pub(super) const SEARCH: &str = include_str!("../../../shaders/search.wgsl");
 
 const ADD: &str = include_str!("../../../shaders/add.wgsl");
 const CONV: &str = include_str!("../../../shaders/conv.wgsl");
-const COPY_PART: &str = include_str!("../../../shaders/copy_part.wgsl");
 const CONV_INPUT_GRAD: &str = include_str!("../../../shaders/conv_input_grad.wgsl");
 const CONV_WEIGHT_GRAD: &str = include_str!("../../../shaders/conv_weight_grad.wgsl");
 const CONV_WINDOWS: &str = include_str!("../../../shaders/conv_windows.wgsl");
+const COPY_PART: &str = include_str!("../../../shaders/copy_part.wgsl");
 const EXTENTS: &str = include_str!("../../../shaders/extents.wgsl");
 const GATHER: &str = include_str!("../../../shaders/gather.wgsl");
 const INDICES: &str = include_str!("../../../shaders/indices.wgsl");

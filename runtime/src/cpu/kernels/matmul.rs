@@ -7,7 +7,7 @@
 //! | operands | packed |
 //! |---|---|
 //! | the right one is loop-invariant | the right one, before the loop |
-//! | some hundred rows or fewer; the right one is row-major | none: narrow panels are copied for each block, others read in place |
+//! | some hundred rows or fewer; the right one is row-major | none: it is read block by block |
 //! | few rows; the right one is column-major | the left one, and the result is computed transposed |
 //! | others | the right one |
 //!
