@@ -3,12 +3,14 @@
 //! signatures have a public path, and only setters of builders have flags as bare `bool` arguments.
 //!
 //! The file begins with the interface with default features. The lines that an optional feature
-//! adds follow, each after its `#[cfg(feature = "..")]`.
+//! adds follow, each after its `#[cfg(feature = "..")]`, and last, under `several`, those that only
+//! several features together add.
 //!
 //! The list comes from rustdoc's JSON, whose format is unstable. The JSON is read as plain values;
 //! an unknown layout fails with a message that shows the format version. The first run takes
 //! minutes, because rustdoc needs its own build folder, so the test is ignored by default and
-//! `.ci/run` names it. With `BLESS=1` it rewrites the file.
+//! `.ci/run` names it. It compares the interface with default and with optional features.
+//! With `BLESS=1` it rewrites the file, one feature after another.
 
 use serde_json::Value;
 use std::cell::OnceCell;
@@ -30,7 +32,10 @@ const CRATES: [&str; 6] =
 
 /// The features that are not enabled by default.
 const OPTIONAL: [&str; 9] =
-    ["checkpoints", "gpu", "images", "ndarray", "object_store", "parquet", "peers", "testing", "train"];
+    ["checkpoints", "gpu", "images", "ndarray", "object_store", "parquet", "peers", "train", FOR_TESTS];
+
+/// The feature whose functions may have types without a public path if others are enabled as well.
+const FOR_TESTS: &str = "testing";
 
 /// The command that runs the test below.
 const COMMAND: &str = "cargo test -p anabranch-tests public_interface -- --ignored";
@@ -44,6 +49,9 @@ const HANDLES: [&str; 3] = ["anabranch::AnyValue", "anabranch::List", "anabranch
 
 /// Traits that only the compiler implements and uses.
 const INTERNAL: [&str; 2] = ["StructuralPartialEq", "TrivialClone"];
+
+/// What stands before the declarations that optional features add, while they are compared.
+const OPTIONAL_MARK: &str = "with a feature: ";
 
 /// The declarations, each after its path, which orders them.
 type Lines = BTreeSet<(String, String)>;
@@ -59,22 +67,38 @@ fn public_interface_is_that_of_the_golden_file_and_names_its_types() {
     };
     let by_default = lines(&[]);
     assert!(by_default.len() > 100, "rustdoc's JSON lists only {} public items", by_default.len());
-    let mut now: Vec<String> = by_default.iter().map(|(_, line)| format!("{line}\n")).collect();
-    // A feature that enables others has the lines that these do not have.
-    let mut seen = by_default;
-    for feature in OPTIONAL {
-        let added: Lines = lines(&[feature]).difference(&seen).cloned().collect();
-        now.extend(added.iter().map(|(_, line)| format!("#[cfg(feature = \"{feature}\")] {line}\n")));
-        seen.extend(added);
-    }
+    let (for_tests, for_users) = OPTIONAL.split_last().expect("there are optional features");
+    let with_features = || &lines(for_users) | &lines(&[for_tests]);
     let golden = root.join(GOLDEN);
     if std::env::var_os("BLESS").is_some() {
-        fs::write(&golden, now.concat()).expect("a writable file");
+        let mut text: Vec<String> = by_default.iter().map(|(_, line)| format!("{line}\n")).collect();
+        // A feature that enables others has the lines that these do not have.
+        let mut seen = by_default;
+        for feature in OPTIONAL {
+            let added: Lines = lines(&[feature]).difference(&seen).cloned().collect();
+            text.extend(added.iter().map(|(_, line)| format!("#[cfg(feature = \"{feature}\")] {line}\n")));
+            seen.extend(added);
+        }
+        for (_, line) in with_features().difference(&seen) {
+            text.push(format!("#[cfg(feature = \"several\")] {line}\n"));
+        }
+        fs::write(&golden, text.concat()).expect("a writable file");
         return;
     }
+    // Which feature adds a line is found out only when the file is written: each feature takes
+    // another run of the compiler.
+    let line = |(_, line): &(String, String)| line.trim_end().to_owned();
+    let with_features = with_features();
+    let optional = with_features.difference(&by_default).map(|entry| format!("{OPTIONAL_MARK}{}", line(entry)));
+    let now: BTreeSet<String> = by_default.iter().map(line).chain(optional).collect();
     let before = fs::read_to_string(&golden).unwrap_or_default();
-    let before: BTreeSet<&str> = before.lines().collect();
-    let now: BTreeSet<&str> = now.iter().map(|line| line.trim_end()).collect();
+    let before: BTreeSet<String> = before
+        .lines()
+        .map(|line| match line.strip_prefix("#[cfg(feature = ").and_then(|rest| rest.split_once(")] ")) {
+            Some((_, declaration)) => format!("{OPTIONAL_MARK}{declaration}"),
+            None => line.to_owned(),
+        })
+        .collect();
     let removed = before.difference(&now).map(|line| format!("- {line}\n"));
     let added = now.difference(&before).map(|line| format!("+ {line}\n"));
     let changes: String = removed.chain(added).collect();

@@ -2,36 +2,7 @@
 //! `#[derive(Carry)]`, `#[derive(InOut)]` and `#[derive(Module)]` let structs of tensors be changed
 //! by branches and loops, passed to functions, and trained.
 //!
-//! ```
-//! use anabranch::prelude::*;
-//!
-//! #[derive(Clone, Carry)]
-//! struct Interval {
-//!     low: Tensor,
-//!     high: Tensor,
-//! }
-//!
-//! /// Finds the square root of `x`, which is at least 1, by bisection.
-//! #[graph]
-//! fn bisect(x: Tensor) -> Tensor {
-//!     let mut root = Interval { low: scalar(1.0), high: x };
-//!     while root.high - root.low > 1e-5 {
-//!         let middle = (root.low + root.high) / 2.0;
-//!         if middle * middle < x {
-//!             root.low = middle;
-//!         } else {
-//!             root.high = middle;
-//!         }
-//!     }
-//!     root.low
-//! }
-//!
-//! let bisect = Session::new()?.function(bisect)?;
-//! assert!((bisect.call(2.0)?.item() - 2f32.sqrt()).abs() < 1e-4);
-//! # Ok::<(), anabranch::Diagnostic>(())
-//! ```
-//!
-//! Users depend on the crate `anabranch`, which exports the macros.
+//! Users depend on the crate `anabranch`, which exports the macros. The README has an example.
 //!
 //! The macros see tokens and know neither tensors nor types. The code that they emit calls
 //! `anabranch::__rt`, whose traits let the types decide. Every stage is a plain function, tested
