@@ -60,4 +60,3 @@ mod shaders;
 mod small_tensors;
 mod strings;
 mod tidy;
-mod ui;

@@ -272,7 +272,7 @@ fn unfinished(sources: &[SourceFile]) -> Report {
 fn unsafe_outside_runtime(sources: &[SourceFile]) -> Report {
     let mut report = Report::default();
     for source in sources {
-        if source.path.starts_with("runtime/") || source.path.contains("tests/ui/") {
+        if source.path.starts_with("runtime/") || source.path.contains("tests/messages/ui/") {
             continue;
         }
         for (number, line) in (1..).zip(code_of(&source.text).lines()) {
@@ -777,7 +777,7 @@ fn unsafe_code_outside_the_runtime_is_found() {
     let report = unsafe_outside_runtime(&[
         source("dsl/src/a.rs", text),
         source("runtime/src/a.rs", text),
-        source("dsl-macros/tests/ui/a.rs", text),
+        source("tests/messages/ui/a.rs", text),
     ]);
     check_wrong(&report, &["dsl/src/a.rs:4: unsafe outside runtime/"]);
 }

@@ -13,7 +13,7 @@
 //! `anabranch::control`.
 //!
 //! Other files have cases of mismatched types (`tests/control_functions.rs`, `tests/errors.rs`),
-//! host values under a staged condition (`tests/ui/`), recursion and names of variables
+//! host values under a staged condition (`tests/messages/ui/`), recursion and names of variables
 //! (`tests/control_flow.rs`), values that a loop saves for its gradient and gradients that are
 //! errors (`tests/gradients.rs`), more exits from loops (`tests/jumps.rs`), more lists
 //! (`tests/lists.rs`) and steps of optimizers (`tests/sessions.rs`).

@@ -48,8 +48,8 @@ pub fn runs_in_all_ways(graph: &str) -> bool {
     std::env::var_os("ANABRANCH_SLOW").is_some() && graph.lines().count() <= SMALL
 }
 
-/// A graph compiled for some of the partitions. With `ANABRANCH_SLOW`, small graphs are compiled for
-/// all.
+/// A graph compiled for some of the partitions. With `ANABRANCH_SLOW`, small graphs are compiled
+/// for all.
 pub struct RandomPlacements {
     graph: Graph,
     programs: Vec<(&'static str, RandomPlacement, Result<RandomlyPlacedProgram, Diagnostic>)>,

@@ -1,6 +1,6 @@
 //! All error messages of the macros, as the compiler shows them: one golden file each.
 //!
-//! `TRYBUILD=overwrite cargo test -p anabranch-tests ui` rewrites the files; read each of them
+//! `TRYBUILD=overwrite cargo test -p anabranch-messages` rewrites the files; read each of them
 //! before committing it.
 
 #[test]
