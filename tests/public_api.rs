@@ -9,8 +9,8 @@
 //! The list comes from rustdoc's JSON, whose format is unstable. The JSON is read as plain values;
 //! an unknown layout fails with a message that shows the format version. The first run takes
 //! minutes, because rustdoc needs its own build folder, so the test is ignored by default and
-//! `.ci/run` names it. It compares the interface with default and with optional features.
-//! With `BLESS=1` it rewrites the file, one feature after another.
+//! `.ci/run` names it. It compares the interface with default and with optional features. With
+//! `BLESS=1` it rewrites the file, one feature after another.
 
 use serde_json::Value;
 use std::cell::OnceCell;
@@ -50,7 +50,7 @@ const HANDLES: [&str; 3] = ["anabranch::AnyValue", "anabranch::List", "anabranch
 /// Traits that only the compiler implements and uses.
 const INTERNAL: [&str; 2] = ["StructuralPartialEq", "TrivialClone"];
 
-/// What stands before the declarations that optional features add, while they are compared.
+/// The prefix of declarations that optional features add, while they are compared.
 const OPTIONAL_MARK: &str = "with a feature: ";
 
 /// The declarations, each after its path, which orders them.

@@ -36,20 +36,10 @@ fn cuts() -> [(&'static str, RandomPlacement); 15] {
 }
 
 /// The numbers of concurrent loop iterations. Each partition gets one of them, which alternates
-/// over the graphs. Small graphs get all with `ANABRANCH_SLOW`.
+/// over the graphs, and all with `ANABRANCH_SLOW`.
 const WINDOWS: [u32; 3] = [1, 2, 32];
 
-/// The lines of the largest graphs that are small. Larger ones take most of the time and add few
-/// constructs.
-const SMALL: usize = 2_000;
-
-/// Returns true if a graph, given as text, runs in all ways, and not in some that alternate.
-pub fn runs_in_all_ways(graph: &str) -> bool {
-    std::env::var_os("ANABRANCH_SLOW").is_some() && graph.lines().count() <= SMALL
-}
-
-/// A graph compiled for some of the partitions. With `ANABRANCH_SLOW`, small graphs are compiled
-/// for all.
+/// A graph compiled for some of the partitions, or for all with `ANABRANCH_SLOW`.
 pub struct RandomPlacements {
     graph: Graph,
     programs: Vec<(&'static str, RandomPlacement, Result<RandomlyPlacedProgram, Diagnostic>)>,
@@ -66,7 +56,7 @@ impl RandomPlacements {
         // Each graph has its own random partition, which is the same in each run.
         let seed = text.bytes().fold(0, |seed: u64, b| seed.wrapping_mul(31).wrapping_add(b.into()));
         let mut programs = Vec::new();
-        let all = runs_in_all_ways(&text);
+        let all = std::env::var_os("ANABRANCH_SLOW").is_some();
         for (i, (name, cut)) in cuts().into_iter().enumerate() {
             if !all && !(i as u64 + seed).is_multiple_of(3) {
                 continue;

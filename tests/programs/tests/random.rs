@@ -1,7 +1,7 @@
 //! Random programs are equivalent to plain Rust on every engine, with and without optimization, and
 //! have its derivatives.
 //!
-//! `ANABRANCH_SLOW=1` runs 80 programs of each kind, otherwise there are fewer, and
+//! `ANABRANCH_SLOW=1` runs 160 programs of each kind, otherwise there are fewer, and
 //! `ANABRANCH_PROGRAMS=n` runs `n`. The first seed is that of [all random tests](corpus::seed). A
 //! program with an error is shrunk and printed with the command that repeats it.
 //! `ANABRANCH_FEATURES` is a list of the constructs that programs may have, separated by commas; by
@@ -56,7 +56,7 @@ fn only(kind: CheckMode) -> Option<Result<u64, ()>> {
 fn count() -> usize {
     match std::env::var("ANABRANCH_PROGRAMS") {
         Ok(n) => n.parse().expect("`ANABRANCH_PROGRAMS` is a number"),
-        Err(_) if std::env::var_os("ANABRANCH_SLOW").is_some() => 80,
+        Err(_) if std::env::var_os("ANABRANCH_SLOW").is_some() => 160,
         Err(_) => 30,
     }
 }
