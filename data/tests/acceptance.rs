@@ -153,7 +153,7 @@ fn a_pipeline_continues_from_each_position_twice_and_at_the_ends_of_epochs() {
     let positions: Vec<DatasetPosition> = positions_of(with(2));
     assert_eq!(positions.len(), whole.len() + 1);
     assert!(positions.len() > least, "{}", positions.len());
-    for (from, position) in positions.iter().enumerate() {
+    let check = |(from, position): (usize, &DatasetPosition)| {
         let mut first = with(from).resume(position).unwrap();
         assert_eq!(stored(&first.position()), *position, "{from}");
         // A few batches later it is stopped and continued again, and then goes to the end.
@@ -167,7 +167,12 @@ fn a_pipeline_continues_from_each_position_twice_and_at_the_ends_of_epochs() {
         let (rest, of_epoch) = order_log(with(from + 1 + from / n_threads).resume(&again).unwrap());
         assert!(rest == whole[from + more..], "{from} and {more}");
         assert_eq!(of_epoch, skipped, "{from}");
-    }
+    };
+    // Half of the positions each, since one pass rarely needs two processors.
+    std::thread::scope(|scope| {
+        scope.spawn(|| positions.iter().enumerate().step_by(2).for_each(&check));
+        positions.iter().enumerate().skip(1).step_by(2).for_each(&check);
+    });
 
     // At the end of an epoch there are two positions, after the last batch and after the end was
     // seen, and there is nothing after either.

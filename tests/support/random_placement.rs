@@ -4,7 +4,7 @@
 use super::engines::Outcome;
 use super::real_peers::AtRealPeers;
 use anabranch::dsl::equality::{one_nan_each, same_number};
-use anabranch::dsl::{Buffer, Graph, HostTensor, interp};
+use anabranch::dsl::{Buffer, Graph, HostTensor, corpus, interp};
 use anabranch::{Diagnostic, ErrorKind};
 use anabranch_runtime::{RandomPlacement, RandomlyPlacedProgram};
 
@@ -36,7 +36,7 @@ fn cuts() -> [(&'static str, RandomPlacement); 15] {
 }
 
 /// The numbers of concurrent loop iterations. Each partition gets one of them, which alternates
-/// over the graphs, and all with `ANABRANCH_SLOW`.
+/// over the graphs and over the [seeds of runs](corpus::seed).
 const WINDOWS: [u32; 3] = [1, 2, 32];
 
 /// A graph compiled for some of the partitions, or for all with `ANABRANCH_SLOW`.
@@ -61,13 +61,9 @@ impl RandomPlacements {
             if !all && !(i as u64 + seed).is_multiple_of(3) {
                 continue;
             }
-            for (k, parallel_iterations) in WINDOWS.into_iter().enumerate() {
-                if !all && k != (i + (seed >> 32) as usize) % WINDOWS.len() {
-                    continue;
-                }
-                let how = RandomPlacement { seed, parallel_iterations, ..cut };
-                programs.push((name, how, RandomlyPlacedProgram::new(graph.clone(), how)));
-            }
+            let window = (i as u64).wrapping_add(seed >> 32).wrapping_add(corpus::seed()) % WINDOWS.len() as u64;
+            let how = RandomPlacement { seed, parallel_iterations: WINDOWS[window as usize], ..cut };
+            programs.push((name, how, RandomlyPlacedProgram::new(graph.clone(), how)));
         }
         if std::env::var_os("ANABRANCH_GPU").is_some() {
             let gpus = RandomPlacement::MAX_GPUS;

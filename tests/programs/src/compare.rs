@@ -65,7 +65,6 @@ struct Computed {
 }
 
 /// One of so many programs runs on a GPU.
-#[cfg(feature = "gpu")]
 const ON_GPU: u64 = 4;
 
 /// The iteration counts of the inputs.
@@ -146,8 +145,7 @@ fn compare(case: &CompiledProgram) -> Result<Found, String> {
         }
     }
     let scattered = ways.into_iter().map(|how| Ok((how, scatter(how)?))).collect::<Result<Vec<_>, String>>()?;
-    // With the feature, one of so many programs also runs on a GPU, which has no `f64`.
-    #[cfg(feature = "gpu")]
+    // One of so many programs also runs on a GPU, which has no `f64`.
     let on_gpu = match float == DType::F32 && seed % ON_GPU == 0 && std::env::var_os("ANABRANCH_GPU").is_some() {
         true => Some(scatter(RandomPlacement {
             devices: 2,
@@ -193,7 +191,6 @@ fn compare(case: &CompiledProgram) -> Result<Found, String> {
         }
         let got = catch(|| scattered_compiled.run(&inputs, &mut []));
         hold("several devices, compiled", got.and_then(|r| r.map_err(|e| e.to_string())).map(|o| outcome(&o)))?;
-        #[cfg(feature = "gpu")]
         if let Some(on_gpu) = &on_gpu {
             let got = catch(|| on_gpu.run(&inputs, &mut [])).and_then(|r| r.map_err(|e| e.to_string()));
             let got = got.map(|o| outcome(&o)).map_err(|error| format!("a GPU: {error} at {at:?}: {expected:?}"))?;

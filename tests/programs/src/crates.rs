@@ -1,11 +1,12 @@
 //! Compiles many programs as one crate, and runs it.
 //!
-//! The crate is one file, which is passed to rustc directly with the library that cargo has built
-//! for this workspace. So nothing is built twice, and no lock file or second target folder is
+//! The crate is one file, which is passed to rustc directly with the libraries that this program
+//! was itself linked with. So nothing is built twice, and no lock file or second target folder is
 //! needed.
 
 use crate::ast::{CheckMode, RandomProgram};
 use crate::print::{Dialect, module};
+use std::any::TypeId;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,8 +18,8 @@ use std::time::Duration;
 pub struct Library {
     /// The names and files of the crates that programs use.
     crates: Vec<(&'static str, PathBuf)>,
-    /// The folders of the dependencies of these crates.
-    folders: Vec<PathBuf>,
+    /// The folder of all dependencies.
+    folder: PathBuf,
 }
 
 /// The outcome of a program.
@@ -51,48 +52,47 @@ impl Verdict {
 /// The time after which a program without output is considered endless.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Builds the library with cargo.
+/// Finds the libraries that this program was linked with. They are in its folder, which may also
+/// have builds with other features or profiles. The identity of a type tells them apart, since it
+/// differs between builds.
+///
+/// `scratch` is a folder for generated files.
 ///
 /// # Panics
-/// Panics if cargo fails.
-pub fn library() -> Library {
-    let features: &[&str] = if std::env::var_os("ANABRANCH_GPU").is_some() { &["--features", "gpu"] } else { &[] };
-    let output = Command::new(env!("CARGO"))
-        .args(["build", "--offline", "--package", "anabranch-programs", "--lib", "--message-format", "json"])
-        .args(features)
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-        .stderr(Stdio::inherit())
-        .output()
-        .expect("cargo runs");
-    assert!(output.status.success(), "cargo could not build the library");
-    from_messages(&String::from_utf8_lossy(&output.stdout))
+/// Panics if a library is not in the folder of this program.
+pub fn library(scratch: &Path) -> Library {
+    let program = std::env::current_exe().expect("the path of this program is known");
+    let mut library = Library { crates: Vec::new(), folder: program.parent().expect("it is in a folder").to_owned() };
+    let needed = [
+        ("anabranch", "Tensor<f32>", TypeId::of::<anabranch::Tensor<f32>>()),
+        ("anabranch_programs", "crates::Library", TypeId::of::<Library>()),
+    ];
+    for (name, type_name, id) in needed {
+        let text = format!("fn main() {{ print!(\"{{:?}}\", std::any::TypeId::of::<{name}::{type_name}>()) }}");
+        let is_it = |file: &PathBuf| {
+            let candidate = Library { crates: vec![(name, file.clone())], folder: library.folder.clone() };
+            let Ok(probe) = candidate.compile(scratch, "probe", &text, "link") else { return false };
+            let output = Command::new(probe).output().expect("what was compiled can be run");
+            String::from_utf8_lossy(&output.stdout) == format!("{id:?}")
+        };
+        let found = newest_first(&library.folder, name).into_iter().find(is_it);
+        let found = found.unwrap_or_else(|| panic!("`{name}` is not in {}", library.folder.display()));
+        library.crates.push((name, found));
+    }
+    library
 }
 
-/// Reads the names and files of artifacts from cargo's messages, which are JSON objects, one per
-/// line.
-fn from_messages(messages: &str) -> Library {
-    let mut library = Library { crates: Vec::new(), folders: Vec::new() };
-    for line in messages.lines().filter(|l| l.contains("\"reason\":\"compiler-artifact\"")) {
-        let Some((_, files)) = line.split_once("\"filenames\":[") else { continue };
-        let files = files.split_once(']').map_or("", |(files, _)| files);
-        let files = files.split(',').map(|f| f.trim_matches('"').replace("\\\\", "\\"));
-        for file in files.map(PathBuf::from).filter(|f| f.extension().is_some_and(|e| e != "rmeta")) {
-            for name in ["anabranch", "anabranch_programs"] {
-                if line.contains(&format!("\"name\":\"{name}\"")) && file.extension().is_some_and(|e| e == "rlib") {
-                    library.crates.push((name, file.clone()));
-                }
-            }
-            let folder = file.parent().expect("an artifact is in a folder").to_owned();
-            if !library.folders.contains(&folder) {
-                library.folders.push(folder);
-            }
-        }
-    }
-    assert_eq!(library.crates.len(), 2, "cargo does not say where the libraries are: {:?}", library.crates);
-    // The dependencies of a root package of the build are in the folder of all other dependencies.
-    let deps: Vec<PathBuf> = library.folders.iter().map(|f| f.join("deps")).filter(|f| f.is_dir()).collect();
-    library.folders.extend(deps);
-    library
+/// Returns the builds of a library in a folder.
+fn newest_first(folder: &Path, name: &str) -> Vec<PathBuf> {
+    let start = format!("lib{name}-");
+    let files = std::fs::read_dir(folder).expect("the folder can be read").filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let is_one = path.file_name()?.to_str()?.starts_with(&start) && path.extension()? == "rlib";
+        Some((path.metadata().ok()?.modified().ok()?, path)).filter(|_| is_one)
+    });
+    let mut files: Vec<_> = files.collect();
+    files.sort();
+    files.into_iter().rev().map(|(_, path)| path).collect()
 }
 
 /// Returns the text of a crate of programs.
@@ -186,9 +186,7 @@ impl Library {
         for (name, file) in &self.crates {
             rustc.arg("--extern").arg(format!("{name}={}", file.display()));
         }
-        for folder in &self.folders {
-            rustc.arg("-L").arg(format!("dependency={}", folder.display()));
-        }
+        rustc.arg("-L").arg(format!("dependency={}", self.folder.display()));
         rustc.arg(format!("--emit={emit}")).arg("-o").arg(&file).arg(&source);
         let output = rustc.output().expect("rustc runs");
         if output.status.success() {
@@ -270,22 +268,6 @@ fn verdict(line: &str) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn messages_of_cargo_name_the_libraries() {
-        let messages = r#"{"reason":"compiler-artifact","target":{"kind":["lib"],"name":"libm"},"filenames":["/t/deps/liblibm-1.rlib","/t/deps/liblibm-1.rmeta"]}
-{"reason":"compiler-artifact","target":{"kind":["lib"],"name":"anabranch"},"filenames":["/t/deps/libanabranch-2.rlib","/t/deps/libanabranch-2.rmeta"]}
-{"reason":"compiler-artifact","target":{"kind":["proc-macro"],"name":"anabranch_macros"},"filenames":["/h/deps/libanabranch_macros-3.so"]}
-{"reason":"compiler-artifact","target":{"kind":["lib"],"name":"anabranch_programs"},"filenames":["/t/libanabranch_programs.rlib"]}
-{"reason":"build-finished","success":true}"#;
-        let library = from_messages(messages);
-        let files: Vec<_> = library.crates.iter().map(|(name, file)| (*name, file.to_str().unwrap())).collect();
-        assert_eq!(
-            files,
-            [("anabranch", "/t/deps/libanabranch-2.rlib"), ("anabranch_programs", "/t/libanabranch_programs.rlib")]
-        );
-        assert_eq!(library.folders, ["/t/deps", "/h/deps", "/t"].map(PathBuf::from));
-    }
 
     #[test]
     fn lines_are_read_as_verdicts() {

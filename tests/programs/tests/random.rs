@@ -69,7 +69,7 @@ fn check(kind: CheckMode) {
     };
     println!("{}: seeds {} to {}", name(kind), seeds[0], seeds[seeds.len() - 1]);
     let programs: Vec<RandomProgram> = seeds.iter().map(|&seed| program(seed, kind, &features())).collect();
-    let library = library();
+    let library = library(&folder().join(name(kind)));
     let verdicts = all_verdicts(&library, kind, &programs);
     assert_eq!(verdicts.len(), programs.len());
     let (mut compared, mut without, mut nodes, mut empty) = (0, 0, 0, 0);
