@@ -1,8 +1,8 @@
 //! Layers, compared with values computed by hand, and trained as parts of models.
 
 use anabranch::nn::{
-    BatchNorm, Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Dropout, Init, Linear, Mode,
-    MultiHeadAttention, Rnn,
+    BatchNorm, Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Dropout, Init, LayerNorm,
+    Linear, Mode, MultiHeadAttention, Rnn,
 };
 use anabranch::optim::{Adam, Optimizer, Sgd};
 use anabranch::prelude::*;
@@ -190,6 +190,30 @@ fn batch_normalization_says_what_it_cannot_take() -> Outcome {
     assert!(error.message.contains("no channel axis"), "{error}");
     let error = f.call(array(&[1, 2], [1.0, 2.0])).expect_err("a single element has no variance");
     assert!(error.message.contains("at least 2 elements in a channel"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn normalizations_do_not_broadcast_their_input() -> Outcome {
+    let session = Session::new()?;
+    let batch = BatchNorm::new(4);
+    for mode in [Mode::Training, Mode::Evaluation] {
+        let f = session.function(|x: Tensor| batch.forward(x, mode))?;
+        for channels in [1, 3] {
+            let error = f.call(array(&[2, channels], vec![1.0; 2 * channels])).expect_err("the layer has 4 channels");
+            let expected = format!("BatchNorm: the layer has 4 channels, but the input has {channels} at axis 1");
+            assert_eq!(error.message, expected);
+            assert!(error.loc().expect("a place").file.ends_with("layers.rs"), "{error}");
+        }
+    }
+    let one = BatchNorm::new(1);
+    let f = session.function(|x: Tensor| one.forward(x, Mode::Evaluation))?;
+    let error = f.call(array(&[1, 3], [1.0, 2.0, 3.0])).expect_err("the layer has a channel");
+    assert_eq!(error.message, "BatchNorm: the layer has 1 channels, but the input has 3 at axis 1");
+    let layer = LayerNorm::new(3);
+    let f = session.function(|x: Tensor| layer.forward(x))?;
+    let error = f.call(array(&[2, 1], [1.0, 2.0])).expect_err("the layer has 3 elements");
+    assert_eq!(error.message, "LayerNorm: the layer has 3 elements, but the input has 1 at axis 1");
     Ok(())
 }
 

@@ -759,6 +759,67 @@ fn no_gradient_flows_through_a_queue() -> Outcome {
     Ok(())
 }
 
+/// Multiplies by one element of the queue in each iteration.
+#[graph]
+fn weighted(n: Tensor<i32>, w: Tensor, queue: Queue<Tensor>) -> (Tensor, Tensor) {
+    let (mut loss, mut i) = (scalar(0.0), scalar(0));
+    while i < n {
+        loss += queue.dequeue() * w;
+        i += 1;
+    }
+    (loss, gradients(loss, w))
+}
+
+/// Multiplies once for each positive element.
+#[graph]
+fn multiplied(n: Tensor<i32>, w: Tensor, queue: Queue<Tensor>) -> (Tensor, Tensor) {
+    let mut y = w;
+    for _ in range(n) {
+        if queue.dequeue() > 0.0 {
+            y *= w;
+        } else {
+            y *= 2.0 * queue.dequeue_many(2).sum();
+        }
+    }
+    (y, gradients(y, w))
+}
+
+/// Multiplies by elements of a loop inside of the loop.
+#[graph]
+fn nested(n: Tensor<i32>, w: Tensor, queue: Queue<Tensor>) -> (Tensor, Tensor) {
+    let mut loss = scalar(0.0);
+    for _ in range(n) {
+        let (mut product, mut i) = (scalar(1.0), scalar(0));
+        while i < 2 {
+            product *= queue.dequeue();
+            i += 1;
+        }
+        loss += product * w;
+    }
+    (loss, gradients(loss, w))
+}
+
+#[test]
+fn a_gradient_has_the_elements_of_each_iteration() -> Outcome {
+    for session in sessions() {
+        let queue = Queue::<Tensor>::fifo("values", 8, &[TensorType::new(DType::F32, [])])?;
+        let host = session.queue(&queue)?;
+        let fill = |elements: &[f32]| elements.iter().try_for_each(|&element| host.push(element));
+        let f = session.function(|n: Tensor<i32>, w: Tensor| weighted(n, w, queue.clone()))?;
+        fill(&[1.0, 2.0, 3.0])?;
+        assert_eq!(f.call((3, 10.0))?, (Array::from(60.0), Array::from(6.0)));
+        assert_eq!(f.call((0, 10.0))?, (Array::from(0.0), Array::from(0.0)));
+        let f = session.function(|n: Tensor<i32>, w: Tensor| multiplied(n, w, queue.clone()))?;
+        fill(&[1.0, -1.0, 2.0, 3.0, 5.0])?;
+        // 10 w^3
+        assert_eq!(f.call((3, 2.0))?, (Array::from(80.0), Array::from(120.0)));
+        let f = session.function(|n: Tensor<i32>, w: Tensor| nested(n, w, queue.clone()))?;
+        fill(&[1.0, 2.0, 3.0, 4.0])?;
+        assert_eq!(f.call((2, 10.0))?, (Array::from(140.0), Array::from(14.0)));
+    }
+    Ok(())
+}
+
 #[test]
 fn a_dataset_feeds_a_queue_that_steps_empty() -> Outcome {
     for session in sessions() {

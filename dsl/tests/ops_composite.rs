@@ -83,6 +83,54 @@ fn means_and_variances_have_the_right_gradients() {
 }
 
 #[test]
+fn the_deviation_of_equal_elements_has_a_gradient() -> Result<()> {
+    let (value, gradient) = eval(|| {
+        let x = tensor([[2.0, 2.0], [1.0, 3.0]]);
+        let deviations = x.std_axis(1);
+        (deviations, gradients(deviations.sum(), x))
+    })?;
+    assert_eq!(value.as_slice(), [0.0, 1.0]);
+    assert_eq!(gradient.as_slice(), [0.0, 0.0, -0.5, 0.5]);
+    Ok(())
+}
+
+#[test]
+fn what_a_maximum_does_not_choose_has_no_gradient() -> Result<()> {
+    // The slope of the root at 0 is infinite.
+    let root = eval(|| {
+        let x = tensor([-1.0, 4.0, 0.0]);
+        gradients(x.maximum(0.0).sqrt().sum(), x)
+    })?;
+    assert_eq!(root.as_slice()[..2], [0.0, 0.25]);
+    let log = eval(|| {
+        let x = tensor([-1.0, 0.5, 2.0]);
+        gradients(x.clamp(0.0, 1.0).log().sum(), x)
+    })?;
+    assert_eq!(log.as_slice(), [0.0, 2.0, 0.0]);
+    let smaller = eval(|| {
+        let x = tensor([3.0, 1.0, 2.0]);
+        gradients((x.minimum(2.0) * tensor([f64::INFINITY, 5.0, 8.0])).sum(), x)
+    })?;
+    assert_eq!(smaller.as_slice(), [0.0, 5.0, 4.0]);
+    Ok(())
+}
+
+#[test]
+fn ids_of_bytes_have_one_place_among_many() -> Result<()> {
+    let y = eval(|| tensor([0u8, 255]).one_hot::<f64>(600).reshape([1200]))?;
+    let places: Vec<usize> = (0..1200).filter(|&i| y.as_slice()[i] != 0.0).collect();
+    assert_eq!(places, [0, 600 + 255]);
+    Ok(())
+}
+
+#[test]
+fn random_numbers_of_unknown_extents_are_refused() {
+    let error = eval(|| tensor([1.0, 2.0]).with_dynamic(0).dropout(0.5, Key::new(1))).unwrap_err();
+    assert!(error.message.contains("random numbers of the unknown shape [?]"), "{error}");
+    assert!(error.loc().expect("a place").file.ends_with("ops_composite.rs"), "{error}");
+}
+
+#[test]
 fn parts_have_the_right_gradients() {
     check_gradient(&SIX, |x| x.reshape([2, 3]).index(1, -1).prod());
     check_gradient(&SIX, |x| x.reshape([2, 3]).row(scalar(1)).square().sum());

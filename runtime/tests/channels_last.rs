@@ -197,6 +197,39 @@ fn what_follows_reads_any_order() {
     .expect("it runs");
 }
 
+/// Operations of one kernel of rows, between which one of them needs a copy in another layout.
+#[test]
+fn rows_of_results_that_are_copied_first() {
+    let inputs = [numbers(&[3, 8, 4, 5], DType::F64), numbers(&[3, 8, 4, 5], DType::F64)];
+    check(&inputs, |x| {
+        let (a, b) = (laid_out(x[0]), x[1]);
+        let rows = |y: AnyValue| vec![y.softmax(-1), y.log_softmax(-1), y.logsumexp(-1)];
+        let flat = |y: AnyValue| vec![y.reshape([3, 160]), y.sum_axis([0, 2, 3])];
+        let weighted = a.add(b).softmax(-1).mul(a).sum_axis(-1);
+        let each = [rows(a.mul(b)), flat(a.mul(b)), rows(laid_out(b).add(a).mul(b)), flat(b.mul(a.sub(b)))].concat();
+        [each, vec![weighted, a]].concat()
+    })
+    .expect("it runs");
+    // One of them alone, without and with other users of the convolution.
+    for with_other in [false, true] {
+        for k in 0..5 {
+            check(&inputs, |x| {
+                let a = laid_out(x[0]);
+                let y = a.mul(x[1]);
+                let result = match k {
+                    0 => vec![y.softmax(-1)],
+                    1 => vec![y.log_softmax(-1)],
+                    2 => vec![y.logsumexp(-1)],
+                    3 => vec![y.reshape([3, 160]), y.sum_axis([0, 2, 3])],
+                    _ => vec![y.softmax(-1).mul(a).sum_axis(-1)],
+                };
+                if with_other { [result, vec![a]].concat() } else { result }
+            })
+            .expect("it runs");
+        }
+    }
+}
+
 /// Blocks of a network: biases, normalization over images, a residual sum, and a concatenation of
 /// branches.
 #[test]

@@ -158,6 +158,35 @@ fn what_an_outer_loop_changes_is_packed_again() {
 }
 
 #[test]
+fn a_number_that_a_loop_changes_is_packed_in_it() {
+    // One number is a matrix of one row and one column, and is in a register.
+    let inputs = [[32, 1], [1, 8]].map(|shape| numbers(&shape, DType::F64));
+    let trips = HostTensor::scalar(5i32);
+    for on_the_left in [false, true] {
+        let inputs = [inputs[0].clone(), inputs[1].clone(), trips.clone()];
+        let outputs = check(&inputs, |x| {
+            let y = if on_the_left { x[1] } else { x[0] };
+            let half = constant(HostTensor::scalar(0.5f64));
+            let state = [constant(HostTensor::scalar(0i32)), constant(HostTensor::scalar(1.0f64)), y];
+            let result = while_loop(
+                &state,
+                |s| s[0].lt(x[2]),
+                |s| {
+                    let (number, one) = (s[1].mul(half), constant(HostTensor::scalar(1i32)));
+                    let matrix = number.reshape([1, 1]);
+                    let y = if on_the_left { matrix.matmul(s[2]) } else { s[2].matmul(matrix) };
+                    vec![s[0].add(one), number, y]
+                },
+            );
+            vec![result[2]]
+        })
+        .expect("it runs");
+        let first = inputs[usize::from(on_the_left)].data::<f64>()[0];
+        assert_eq!(outputs[0].data::<f64>()[0], first * 0.5f64.powi(15));
+    }
+}
+
+#[test]
 fn a_product_is_added_in_place() {
     let inputs = [[12, 7], [7, 11], [12, 11]].map(|shape| numbers(&shape, DType::F64));
     let f = |x: &[AnyValue]| {

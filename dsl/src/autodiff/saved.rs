@@ -218,7 +218,7 @@ impl<'g> Sweep<'g> {
         }
         if around.is_some() {
             for &node in &data.nodes {
-                if g.node(node).operands.iter().all(|v| values.contains(v)) {
+                if g.node(node).operands.iter().all(|v| values.contains(v)) && !asks_session(g, node) {
                     values.extend(&g.node(node).results);
                 }
             }
@@ -245,6 +245,16 @@ impl<'g> Sweep<'g> {
         levels[level].threads.push(ThreadedStack { saved, outer, current });
         current
     }
+}
+
+/// Returns whether a node uses queues or files, which may return something else in each iteration
+/// of a loop.
+fn asks_session(g: &crate::Graph, node: Node) -> bool {
+    let mut asks = g.node(node).op.is_of_session();
+    for &region in &g.node(node).regions {
+        g.visit_nodes(region, &mut |inner| asks |= g.node(inner).op.is_of_session());
+    }
+    asks
 }
 
 pub(super) enum SavedFrom {

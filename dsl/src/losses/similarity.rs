@@ -32,9 +32,7 @@ fn cosine(a: AnyValue, b: AnyValue) -> AnyValue {
 
 /// Returns the Euclidean distance, whose gradient at 0 is 0.
 fn distance(a: AnyValue, b: AnyValue) -> AnyValue {
-    let squares = (a - b + DIFFERENCE_OFFSET).square().sum_axis(-1);
-    let equal = squares.eq(squares.number(0.0));
-    equal.select(squares.number(0.0), equal.select(squares.number(1.0), squares).sqrt())
+    (a - b + DIFFERENCE_OFFSET).square().sum_axis(-1).sqrt_flat_at_zero()
 }
 
 /// Returns the cosine of the angle between vectors `[.., size]`, with the shape `[..]`:

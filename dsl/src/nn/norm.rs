@@ -3,7 +3,7 @@
 use super::{Mode, module};
 use crate::ops::random::Key;
 use crate::var::VarPath;
-use crate::{AnyVar, Array, Float, Loc, Module, Tensor, Var, trace};
+use crate::{AnyValue, AnyVar, Array, Dim, Float, Loc, Module, Tensor, Var, trace};
 
 /// Layer normalization over the last axis (Ba, Kiros and Hinton 2016).
 #[derive(Debug)]
@@ -25,11 +25,25 @@ impl LayerNorm {
     }
 
     /// Normalizes the last axis, `[.., size]`. 16-bit floats are computed in `f32`.
+    ///
+    /// # Errors
+    /// Aborts the trace if the last axis has another extent than `size`.
     #[track_caller]
     pub fn forward<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
-        trace::called_at(Loc::caller(), || match T::DTYPE.is_half() {
+        let here = Loc::caller();
+        trace::called_at(here, || match T::DTYPE.is_half() {
             true => self.forward(x.cast::<f32>()).cast(),
             false => {
+                let last = x.rank().wrapping_sub(1);
+                check_extent(
+                    x.untyped(),
+                    last,
+                    self.scale.any().init().len(),
+                    here,
+                    "LayerNorm",
+                    "elements",
+                    "[.., size]",
+                );
                 let [x, scale, bias] =
                     [x.untyped(), self.scale.get().cast::<T>().untyped(), self.bias.get().cast::<T>().untyped()];
                 Tensor::from_any(x.layer_norm(scale, bias, self.epsilon.into()))
@@ -80,8 +94,9 @@ impl BatchNorm {
     /// evaluation by the running mean and variance.
     ///
     /// # Errors
-    /// Aborts the trace if there are fewer than two axes or, in training, if extents are unknown or
-    /// a channel has fewer than two elements.
+    /// Aborts the trace if there are fewer than two axes, if the number of channels is another than
+    /// that of the layer, or, in training, if extents are unknown or a channel has fewer than two
+    /// elements.
     ///
     /// ```
     /// # use anabranch::{nn::{BatchNorm, Mode}, prelude::*};
@@ -105,8 +120,10 @@ impl BatchNorm {
                         .help("pass a tensor of shape [batch, channels, ..]"),
                 );
             }
+            let channels = self.scale.any().init().len();
+            check_extent(x.untyped(), 1, channels, here, "BatchNorm", "channels", "[batch, channels, ..]");
             let mut per_channel = vec![1; rank];
-            per_channel[1] = self.scale.any().init().len();
+            per_channel[1] = channels;
             let wide = |v: Tensor| v.reshape(per_channel.clone());
             let (mean, variance) = match mode {
                 Mode::Evaluation => (wide(self.running_mean.get()), wide(self.running_variance.get())),
@@ -141,6 +158,20 @@ impl BatchNorm {
         follow(&self.running_mean, mean);
         follow(&self.running_variance, variance * (n as f32 / (n - 1) as f32));
         (mean, variance)
+    }
+}
+
+/// Aborts the trace if an axis of the input of a layer has another extent than the parameters.
+/// Arithmetic would broadcast an extent of 1.
+fn check_extent(x: AnyValue, axis: usize, n: usize, here: Loc, layer: &str, what: &str, shape: &str) {
+    if let Some(found) = x.tensor_type().shape.dims().get(axis).and_then(Dim::known).filter(|&found| found != n) {
+        trace::fail(
+            crate::Diagnostic::new(format!(
+                "{layer}: the layer has {n} {what}, but the input has {found} at axis {axis}"
+            ))
+            .at(here, x.tensor_type().to_string())
+            .help(format!("pass a tensor of shape {shape}, or make the layer with {found}")),
+        );
     }
 }
 

@@ -170,9 +170,12 @@ static MINIMUM: OpDef = OpDef {
 /// Returns the cotangents of two operands: that of the result for the selected operand, or half of
 /// that cotangent for each if the operands are equal.
 fn split<'g>(n: &GradNode<'g>, high: GradValue<'g>, low: GradValue<'g>) -> Vec<Option<GradValue<'g>>> {
-    let (zero, half, one) = (high.number(0.0), high.number(0.5), high.number(1.0));
-    let first = high.gt(low).select(one, high.eq(low).select(half, zero));
-    vec![Some(n.dy() * first), Some(n.dy() * (1.0 - first))]
+    // Selected and not multiplied, since a cotangent may be infinite.
+    let (dy, zero) = (n.dy(), n.dy().number(0.0));
+    let (is_first, are_equal, half) = (high.gt(low), high.eq(low), dy * 0.5);
+    let [first, second] = [[dy, zero], [zero, dy]]
+        .map(|[of_first, of_second]| is_first.select(of_first, are_equal.select(half, of_second)));
+    vec![Some(first), Some(second)]
 }
 
 /// The angle of the point with y-coordinate `a` and x-coordinate `b`.

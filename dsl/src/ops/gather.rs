@@ -247,8 +247,10 @@ impl<C: ValueCx> AnyValue<C> {
     /// See [`Tensor::one_hot`].
     #[track_caller]
     pub fn one_hot(self, n: usize, dtype: DType) -> AnyValue<C> {
-        let places = positions(self.context(), Shape::from([n]), 0, DType::I64).cast(self.dtype());
-        self.unsqueeze(-1).eq(places).cast(dtype)
+        // `u8` does not have all places.
+        let ids = if self.dtype() == DType::U8 { self.cast(DType::I32) } else { self };
+        let places = positions(ids.context(), Shape::from([n]), 0, DType::I64).cast(ids.dtype());
+        ids.unsqueeze(-1).eq(places).cast(dtype)
     }
 }
 

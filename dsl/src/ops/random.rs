@@ -82,6 +82,14 @@ fn check_key(cx: &InferCx<'_>) -> Result<(), OpError> {
     Err(OpError::new(format!("a key must be u32[2], not {key}")).help("create keys with `Key::new(seed)`"))
 }
 
+fn check_definite(shape: &Shape) -> Result<(), OpError> {
+    if shape.is_definite() {
+        return Ok(());
+    }
+    let error = OpError::new(format!("random numbers of the unknown shape {shape}"));
+    Err(error.help("reshape to extents that are known, or named, when the graph is traced"))
+}
+
 fn key_of(cx: &EvalCx<'_>) -> [u32; 2] {
     let key = cx.operands[0].data::<u32>();
     [key[0], key[1]]
@@ -94,7 +102,9 @@ static RANDOM_BITS: OpDef = OpDef {
     attrs: Shaped::DECLARED,
     infer: |cx| {
         check_key(cx)?;
-        Ok(Type::tensor(DType::U32, Shaped::of(cx.attrs).shape))
+        let shape = Shaped::of(cx.attrs).shape;
+        check_definite(&shape)?;
+        Ok(Type::tensor(DType::U32, shape))
     },
     eval: |cx| Ok(cx.result(words(key_of(cx), cx.shape().iter().product()).collect())),
     grad: Grad::Zero("a key is not differentiable"),
@@ -113,6 +123,7 @@ static RANDOM_UNIFORM: OpDef = OpDef {
     infer: |cx| {
         check_key(cx)?;
         let Typed { shape, dtype } = Typed::of(cx.attrs);
+        check_definite(&shape)?;
         let ty = TensorType::new(dtype, shape);
         Class::Float.check(&ty)?;
         Ok(ty.into())

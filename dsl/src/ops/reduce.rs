@@ -329,6 +329,14 @@ impl<C: ValueCx> AnyValue<C> {
         self.var_over(&self.axes("var_keepdim", axes), true)
     }
 
+    /// Returns the square root of numbers that are never negative, with the derivative 0 at 0.
+    #[track_caller]
+    pub(crate) fn sqrt_flat_at_zero(self) -> AnyValue<C> {
+        let (zero, one) = (self.number(0.0), self.number(1.0));
+        let is_zero = self.eq(zero);
+        is_zero.select(zero, is_zero.select(one, self).sqrt())
+    }
+
     #[track_caller]
     fn var_over(self, axes: &[usize], keepdim: bool) -> AnyValue<C> {
         if self.dtype().is_half() {
@@ -553,7 +561,8 @@ impl<T: Numeric> Tensor<T> {
 }
 
 impl<T: Float> Tensor<T> {
-    /// Returns the standard deviation of all elements: the square root of [`var`](Tensor::var).
+    /// Returns the standard deviation of all elements: the square root of [`var`](Tensor::var). Its
+    /// gradient is 0 if all elements are equal.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -563,7 +572,7 @@ impl<T: Float> Tensor<T> {
     #[track_caller]
     #[must_use]
     pub fn std(self) -> Tensor<T> {
-        self.var().sqrt()
+        Tensor::from_any(self.var().untyped().sqrt_flat_at_zero())
     }
 
     /// Returns the standard deviations over axes: the square roots of
@@ -577,7 +586,7 @@ impl<T: Float> Tensor<T> {
     #[track_caller]
     #[must_use]
     pub fn std_axis(self, axes: impl IntoAxes) -> Tensor<T> {
-        self.var_axis(axes).sqrt()
+        Tensor::from_any(self.var_axis(axes).untyped().sqrt_flat_at_zero())
     }
 
     /// Returns the standard deviations over axes, which are kept with extent 1.
@@ -590,7 +599,7 @@ impl<T: Float> Tensor<T> {
     #[track_caller]
     #[must_use]
     pub fn std_keepdim(self, axes: impl IntoAxes) -> Tensor<T> {
-        self.var_keepdim(axes).sqrt()
+        Tensor::from_any(self.var_keepdim(axes).untyped().sqrt_flat_at_zero())
     }
 }
 

@@ -373,6 +373,10 @@ static IOTA: OpDef = OpDef {
     attrs: Iota::DECLARED,
     infer: |cx| {
         let Iota { shape, dtype, .. } = Iota::of(cx.attrs);
+        if !shape.is_definite() {
+            let error = OpError::new(format!("positions in the unknown shape {shape}"));
+            return Err(error.help("reshape to extents that are known, or named, when the graph is traced"));
+        }
         let ty = TensorType::new(dtype, shape);
         super::infer::Class::Numeric.check(&ty)?;
         axis_attr(cx, &ty)?;

@@ -25,7 +25,7 @@ use crate::{Buffer, DType, Graph, HostTensor, Shape, Type};
 /// | `x * -1`, `-0.0 - x`, `0 - x` | `-x` | all; floats; integers |
 /// | `-(x - y)` | `y - x` | integers |
 /// | `x / 2^k` | `x * 2^-k` | floats |
-/// | `abs(-x)` | `abs(x)` | all |
+/// | `abs(-x)` | `abs(x)` | signed numbers |
 /// | `f(f(x))` of an idempotent operation | `f(x)` | all |
 /// | `!(x == y)`, `!(x != y)` | the opposite comparison | all |
 /// | `!(x < y)` and other orderings | the opposite comparison | integers |
@@ -293,7 +293,7 @@ impl Algebra<'_> {
         let (by, inner) = made_by(self.graph, x)?;
         match (name, by) {
             (prim::NEG, prim::SUB) if !self.is_float(x) => op(prim::SUB, &[inner[1], inner[0]]),
-            (prim::ABS, prim::NEG) => op(prim::ABS, &inner[..1]),
+            (prim::ABS, prim::NEG) if !matches!(self.dtype(x), DType::U8 | DType::U32) => op(prim::ABS, &inner[..1]),
             (name, by) if name == by && name.laws.idempotent => Some(Simpler::Value(x)),
             (prim::NOT, by) => {
                 let (opposite, holds_for_nan) = opposite(by)?;

@@ -9,7 +9,8 @@
 //! - a reduction over the rows, which yields columns.
 //!
 //! The layout of a tensor is known only now. If the rows of a kernel are not contiguous in memory,
-//! its operations stay as they are. An update of a variable may have taken one out of the code.
+//! or if one of its operations reads a copy of the result of another, its operations stay as they
+//! are. An update of a variable may have taken one out of the code.
 
 use super::draft::{AccessKind, Draft, Item, Storage};
 use super::{Base, BufferId, Instr, Out, TensorOp, TensorOpId, TensorOperand, View};
@@ -131,7 +132,7 @@ struct JoinedRows {
 impl JoinedRows {
     /// Returns the operations of a kernel, unless they stay as they are.
     fn of(draft: &Draft, items: Range<usize>) -> Option<JoinedRows> {
-        let members: Result<Vec<Member>, NotInRows> = items.filter_map(|p| Member::of(draft, p)).collect();
+        let members: Result<Vec<Member>, NotInRows> = items.clone().filter_map(|p| Member::of(draft, p)).collect();
         let members = members.ok().filter(|members| members.len() > 1)?;
         let (rows, width) = members.iter().find_map(|member| match member.role {
             Role::PerRow { rows, width, .. } | Role::Columns { rows, width } => Some((rows, width)),
@@ -146,7 +147,15 @@ impl JoinedRows {
             joined.written.insert(member.out.storage().expect("a buffer"), joined.members.len());
             joined.members.push(member);
         }
-        Some(joined)
+        items.into_iter().all(|item| joined.may_stay_before(draft, item)).then_some(joined)
+    }
+
+    /// Returns whether an item may run before all members: whether it is one, or uses nothing that
+    /// members write. The copy of a member's result does.
+    fn may_stay_before(&self, draft: &Draft, item: usize) -> bool {
+        let mut uses_result = false;
+        draft.touches(&draft.items[item], &mut |storage, _| uses_result |= self.written.contains_key(&storage));
+        !uses_result || self.members.iter().any(|member| member.item == item)
     }
 
     /// Returns whether a view of what another member writes shows the rows in order, or the value

@@ -102,6 +102,10 @@ impl Translator<'_> {
             // Without an addition nothing needs the tensor.
             let Some(ElementAccess { tensor, .. }) = addition else { continue };
             let Some(add) = addition_of(tensor.dtype) else { continue };
+            // Places are recorded in 32 bits.
+            if tensor.size() > u32::MAX as usize {
+                continue;
+            }
             self.added.insert(buffer, self.program.additions.len() as u16);
             self.program.additions.push(AddedTensor { buffer, dtype: tensor.dtype, add });
         }
