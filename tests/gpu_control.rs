@@ -164,6 +164,24 @@ mod data_dependent {
         (y, n)
     }
 
+    /// A failure in a loop in a condition: an index and an assertion.
+    #[graph]
+    pub fn failures_in_a_condition(x: Tensor, limit: Tensor, step: Tensor) -> (Tensor, Tensor) {
+        let mut y = vector(x);
+        while {
+            let (mut z, mut i) = (y, scalar(0));
+            while z.sum() > 0.0 {
+                assert!(step < 0.75 || i != 5, "{i} is bad");
+                z -= y.slice_at(i * 2, 0, 1) * 0.0 + step;
+                i += 1;
+            }
+            z.max() < limit
+        } {
+            y += 1.0;
+        }
+        (y, limit)
+    }
+
     #[graph]
     pub fn branches(x: Tensor, limit: Tensor, step: Tensor) -> (Tensor, Tensor) {
         let y = vector(x);
@@ -241,6 +259,11 @@ fn failures_are_those_of_iterations_that_run() -> Outcome {
     let inner = compare_predicates("inner", data_dependent::failures_of_inner_loops, &arguments)?;
     let (_, errors) = inner.expect("this machine has an adapter");
     assert!(errors.len() >= 2, "{errors:?}");
+    let arguments = [(0.0, -2.0, 0.5), (0.0, 48.0, 0.5), (3.0, 48.0, 0.25), (0.0, 48.0, 0.8), (6.0, 48.0, 0.8)];
+    let in_condition = compare_predicates("in a condition", data_dependent::failures_in_a_condition, &arguments)?;
+    let (_, errors) = in_condition.expect("this machine has an adapter");
+    assert!(errors.iter().any(|error| error.contains("is bad")), "{errors:?}");
+    assert!(errors.iter().any(|error| error.contains("out of bounds")), "{errors:?}");
     Ok(())
 }
 

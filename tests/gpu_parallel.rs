@@ -294,3 +294,76 @@ fn gradients_pop_what_the_iterations_pushed() -> Outcome {
     assert_near(&a.1, &b.1);
     Ok(())
 }
+
+#[test]
+fn loops_whose_bodies_make_lists_are_not_shaders() -> Outcome {
+    #[graph]
+    fn polynomial(c: Tensor, x: Tensor) -> Tensor {
+        let mut x = x;
+        while x < 10.0 {
+            let mut y = scalar(0.0);
+            for a in c {
+                y = y * x + a;
+            }
+            x += y.abs() + 1.0;
+        }
+        x
+    }
+    #[graph]
+    fn squares(row: Tensor) -> Tensor {
+        let mut sum = scalar(0.0);
+        for x in row {
+            sum += x * x;
+        }
+        sum
+    }
+    let Some((session, _)) = session()? else { return Ok(()) };
+    let cpu = Session::new()?;
+    let c = || Array::new([4], vec![0.5f32, -1.0, 0.25, 0.125]);
+    let rows = || Array::new([5, 4], numbers(20));
+    assert_near(&session.function(polynomial)?.call((c(), 0.5))?, &cpu.function(polynomial)?.call((c(), 0.5))?);
+    let sums = |xs: Tensor| map(xs, squares);
+    assert_near(&session.function(sums)?.call(rows())?, &cpu.function(sums)?.call(rows())?);
+    let nested = |xs: Tensor| map(xs, |row| map(row, |x| root(x.abs() + 0.5).0));
+    assert_near(&session.function(nested)?.call(rows())?, &cpu.function(nested)?.call(rows())?);
+    Ok(())
+}
+
+#[test]
+fn a_gradient_pops_over_loops_that_pushed_nothing() -> Outcome {
+    #[graph]
+    fn shrunk(x: Tensor, table: Tensor) -> Tensor {
+        let mut y = x;
+        while y > 1.0 {
+            y = y * table.row(y.cast::<i32>() % 3).sin();
+        }
+        y
+    }
+    #[graph]
+    fn of_rows(xs: Tensor, table: Tensor) -> Tensor {
+        let mut t = scalar(0.0);
+        for row in xs {
+            let y = map(row, |x| shrunk(x, table));
+            t = (t + y.sum()).tanh();
+        }
+        gradients(t, table)
+    }
+    let Some((session, _)) = session()? else { return Ok(()) };
+    let (there, here) = (session.function(of_rows)?, Session::new()?.function(of_rows)?);
+    for low in [0, 1, 2] {
+        // The rows from this one on push nothing.
+        let xs = Array::new([3, 3], (0..9).map(|i| if i / 3 < low { 3.0 + i as f32 } else { 0.1 }).collect::<Vec<_>>());
+        let arguments = (xs, [0.5f32, 0.7, 0.9]);
+        assert_near(&there.call(arguments.clone())?, &here.call(arguments)?);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_long_sum_into_a_list_has_all_elements() -> Outcome {
+    let Some((session, _)) = session()? else { return Ok(()) };
+    let f = |x: Tensor, ids: Tensor<i32>| gradients(List::unstack(x).gather(ids).sum(), x);
+    let arguments = || ([1.0f32, 2.0, 3.0], (0..70_000).map(|i| i % 3).collect::<Vec<i32>>());
+    assert_eq!(session.function(f)?.call(arguments())?, Session::new()?.function(f)?.call(arguments())?);
+    Ok(())
+}

@@ -804,18 +804,19 @@ fn a_gradient_has_the_elements_of_each_iteration() -> Outcome {
     for session in sessions() {
         let queue = Queue::<Tensor>::fifo("values", 8, &[TensorType::new(DType::F32, [])])?;
         let host = session.queue(&queue)?;
+        let items = |(value, gradient): (Array<f32>, Array<f32>)| [value.item(), gradient.item()];
         let fill = |elements: &[f32]| elements.iter().try_for_each(|&element| host.push(element));
         let f = session.function(|n: Tensor<i32>, w: Tensor| weighted(n, w, queue.clone()))?;
         fill(&[1.0, 2.0, 3.0])?;
-        assert_eq!(f.call((3, 10.0))?, (Array::from(60.0), Array::from(6.0)));
-        assert_eq!(f.call((0, 10.0))?, (Array::from(0.0), Array::from(0.0)));
+        assert_eq!(items(f.call((3, 10.0))?), [60.0, 6.0]);
+        assert_eq!(items(f.call((0, 10.0))?), [0.0, 0.0]);
         let f = session.function(|n: Tensor<i32>, w: Tensor| multiplied(n, w, queue.clone()))?;
         fill(&[1.0, -1.0, 2.0, 3.0, 5.0])?;
         // 10 w^3
-        assert_eq!(f.call((3, 2.0))?, (Array::from(80.0), Array::from(120.0)));
+        assert_eq!(items(f.call((3, 2.0))?), [80.0, 120.0]);
         let f = session.function(|n: Tensor<i32>, w: Tensor| nested(n, w, queue.clone()))?;
         fill(&[1.0, 2.0, 3.0, 4.0])?;
-        assert_eq!(f.call((2, 10.0))?, (Array::from(140.0), Array::from(14.0)));
+        assert_eq!(items(f.call((2, 10.0))?), [140.0, 14.0]);
     }
     Ok(())
 }

@@ -553,7 +553,7 @@ fn commands(readme: &str, ci: &str) -> Report {
     report
 }
 
-/// Every example is run by a line of `.ci/run`: by cargo, or as a program that the tests have built.
+/// Every example is run by a line of `.ci/run`: by cargo, or as a program that the tests built.
 fn examples_in_ci(examples: &[String], ci: &str) -> Report {
     let lines: Vec<&str> = ci.lines().filter(|line| !line.trim_start().starts_with('#')).collect();
     let mut report = Report::default();

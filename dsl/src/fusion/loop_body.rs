@@ -259,11 +259,6 @@ impl<'a> BodyPrinter<'a> {
         }
     }
 
-    fn list(&self, value: Value) -> ListInMemory {
-        let BodyValue::List(list) = &self.names[&value] else { panic!("{value} is a list") };
-        list.clone()
-    }
-
     /// Names the tensor that is a value. A single element is loaded.
     fn name_tensor(&mut self, value: Value, tensor: TensorInMemory) {
         if tensor.axes.iter().all(|&(extent, _)| extent == 1) {
@@ -450,7 +445,10 @@ impl<'a> BodyPrinter<'a> {
     }
 
     fn list_op(&mut self, data: &NodeData, op: &ListOp) -> Result<(), NotPrinted> {
-        let list = self.list(data.operands[0]);
+        // A list that the body makes is not in memory.
+        let Some(BodyValue::List(list)) = data.operands.first().map(|v| self.names[v].clone()) else {
+            return Err(NotPrinted::SeveralElements);
+        };
         let Type::List(element) = self.graph.ty(data.operands[0]) else { panic!("the operand is a list") };
         let shape = element.shape.known().ok_or(NotPrinted::SeveralElements)?;
         let size = size_in_words(element)?;

@@ -61,9 +61,14 @@ pub(crate) fn supports(op: &Op, operands: &[&Type], results: &[&Type], limits: &
     // The scores of attention are in memory.
     let reason = reason.or_else(|| scores(op, operands).and_then(|scores| size_reason(&scores.into())));
     let reason = reason.or_else(|| {
-        let Op::Prim(op, attrs) = op else { return None };
+        let longest = match op {
+            Op::Prim(op, attrs) => longest_loop(*op, attrs, operands, results),
+            // A sum of elements reads all indices.
+            Op::List(ListOp::Accumulate) => operands[1].element().shape.size()?,
+            _ => return None,
+        };
         let most = limits.max_iterations?;
-        (longest_loop(*op, attrs, operands, results) > most).then(|| format!("ends loops after {most} iterations"))
+        (longest > most).then(|| format!("ends loops after {most} iterations"))
     });
     reason.map_or(Support::Yes, Support::No)
 }

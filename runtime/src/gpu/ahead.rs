@@ -557,7 +557,8 @@ impl<'a> ProgramRun<'a> {
                     states.push(after);
                     self.guard = Some(guard);
                 }
-                Err(error) if error.kind.is_stop() => return Err(error),
+                // The condition of the first iteration may have read that a check has failed.
+                Err(error) if error.kind.is_stop() || self.has_failed_check() => return Err(error),
                 // The host finds the error again, if there is one.
                 Err(_) => {
                     is_cut = true;
@@ -587,6 +588,20 @@ impl<'a> ProgramRun<'a> {
         let guards = [Some(&entry), None];
         self.open(&Opening { predicate: &predicate, expected: 1, guards, progress: [number, ENDED] })?;
         self.guarded_region(&looped.body, arguments, entry).await
+    }
+
+    /// Counts an iteration of a loop inside of an iteration of a chunk.
+    ///
+    /// # Errors
+    /// Fails if there are too many to record.
+    pub(super) fn count_inner_iteration(&mut self) -> Result<()> {
+        if self.guard.is_some() {
+            self.rows.n_inner += 1;
+            if self.rows.n_inner > MAX_INNER_ITERATIONS {
+                return Err(not_ahead());
+            }
+        }
+        Ok(())
     }
 
     /// Records a condition under the current guard.
@@ -667,10 +682,7 @@ impl<'a> ProgramRun<'a> {
         let length = if expected == 0 { FIRST_ITERATIONS } else { expected };
         for _ in 0..length {
             self.begin_iteration(looped.node).await?;
-            self.rows.n_inner += 1;
-            if self.rows.n_inner > MAX_INNER_ITERATIONS {
-                return Err(not_ahead());
-            }
+            self.count_inner_iteration()?;
             let predicate = self.unknown_predicate(&looped.cond, arguments.clone()).await?;
             let entry = self.row(RowRole::Entry)?;
             let guards = [Some(&entry), Some(&exit)];

@@ -162,7 +162,7 @@ impl<'a> ProgramRun<'a> {
             return Err(not_ahead());
         }
         // A list that grows has room for as many elements again.
-        let most = (self.recorder.shared.limits.max_bytes / 4) as usize / n_words;
+        let most = self.max_list_words() as usize / n_words;
         let room = if len > list.len { len.max(most.min(2 * list.len)) } else { len };
         let elements = self.list_memory(room, n_words)?;
         self.recorder.copy_words([&list.elements, &elements], [0, 0], (list.len * n_words) as u64);
@@ -182,10 +182,15 @@ impl<'a> ProgramRun<'a> {
         Ok(GpuList { elements, written, len: list.len })
     }
 
+    /// Returns the largest number of words of a list. Shaders count them in 32 bits.
+    fn max_list_words(&self) -> u64 {
+        (self.recorder.shared.limits.max_bytes / 4).min(i32::MAX as u64)
+    }
+
     /// Returns memory for elements, with any values.
     fn list_memory(&self, n: usize, n_words: usize) -> Result<Arc<GpuTensor>> {
-        let n_bytes = 4 * (n as u64).saturating_mul(n_words as u64);
-        let limit = self.recorder.shared.limits.max_bytes;
+        let words = (n as u64).saturating_mul(n_words as u64);
+        let (n_bytes, limit) = (words.saturating_mul(4), 4 * self.max_list_words());
         if n_bytes > limit {
             let message = format!("a list of {n} elements needs {n_bytes} bytes, more than the {limit} of a tensor");
             let error = Diagnostic::new(message).of_kind(ErrorKind::ResourceExhausted);

@@ -17,7 +17,7 @@ use anabranch_dsl::ir::{Graph, Node, Op, StackOp, Value};
 use anabranch_dsl::ops::EvalCx;
 use anabranch_dsl::passes::{CountedLoop, Limit};
 use anabranch_dsl::{Buffer, DType, Diagnostic, HostTensor, Result, TensorType};
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
 /// A check of a run whose outcome is not known yet.
@@ -86,6 +86,8 @@ struct OpenChecks {
     /// The word of failures: 0, or the number of the first check that has failed. Earlier checks
     /// have larger numbers.
     failure: Option<Arc<GpuTensor>>,
+    /// Whether the host has read that one has failed.
+    has_failed: Cell<bool>,
 }
 
 /// Checks that a run has made, and copies of tensors after them.
@@ -570,10 +572,16 @@ impl<'a> ProgramRun<'a> {
         if !open.is_empty() {
             let number = downloaded.pop().expect("the word is the last tensor").data::<u32>()[0];
             if number != 0 {
+                self.checks.has_failed.set(true);
                 return Err(self.failure(&open[(u32::MAX - number) as usize]).await?);
             }
         }
         Ok(downloaded)
+    }
+
+    /// Returns whether the host has read that a check has failed, which ends the run.
+    pub(super) fn has_failed_check(&self) -> bool {
+        self.checks.has_failed.get()
     }
 
     /// Returns the error of a failed check: that of the operation on the host.
@@ -685,6 +693,7 @@ impl<'a> ProgramRun<'a> {
         let advances = counter.as_ref().map(|&(op, variable, _)| (op, variable));
         for _ in 0..trips {
             self.begin_iteration(looped.node).await?;
+            self.count_inner_iteration()?;
             state.extend_from_slice(captures);
             state = self.region_without(&looped.body, state, advances).await?;
         }

@@ -433,12 +433,12 @@ impl<'a> ProgramRun<'a> {
         self.words(0, operands, known)
     }
 
-    /// Splits what iterations of parallel loops have pushed to a stack into single elements, in
-    /// some items from the top.
-    pub(super) async fn split(&mut self, value: Value, n_items: usize) -> Result<()> {
+    /// Splits what iterations of parallel loops have pushed to a stack into single elements, until
+    /// so many are on top. Iterations may have pushed nothing.
+    pub(super) async fn split(&mut self, value: Value, n_elements: usize) -> Result<()> {
         let is_one = |item: &StackItem| matches!(item, StackItem::One(_));
         let GpuValue::Stack(stack) = self.value(value) else { panic!("{value} is a stack") };
-        if stack.items().take(n_items).all(is_one) {
+        if stack.items().take(n_elements).all(is_one) {
             return Ok(());
         }
         if self.guard.is_some() {
@@ -446,7 +446,7 @@ impl<'a> ProgramRun<'a> {
         }
         let mut below = stack.clone();
         let mut from_top = Vec::new();
-        for _ in 0..n_items {
+        while from_top.len() < n_elements {
             let Some((rest, item)) = below.pop() else { break };
             below = rest;
             match item {

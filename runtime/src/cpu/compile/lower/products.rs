@@ -181,8 +181,8 @@ impl<'g> Lower<'g> {
         }
     }
 
-    /// Returns the outermost enclosing loop in which a view is loop-invariant. Any loop may change a
-    /// register.
+    /// Returns the outermost enclosing loop in which a view is loop-invariant. Any loop may change
+    /// a register.
     fn kept_in(&self, view: &View) -> Option<u32> {
         if matches!(view.base, Base::Reg(_)) {
             return None;
