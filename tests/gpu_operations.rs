@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Runs a graph on a GPU, except for nodes without a shader.
+/// Runs a graph, all nodes of which have shaders, on a GPU alone.
 fn run(graph: &Graph, inputs: &[HostTensor]) -> anabranch::Result<Vec<HostTensor>> {
-    let how = RandomPlacement { devices: 2, gpus: 1, prefers_gpu: true, ..RandomPlacement::default() };
+    let how = RandomPlacement { devices: 1, gpus: 1, prefers_gpu: true, ..RandomPlacement::default() };
     RandomlyPlacedProgram::new(graph.clone(), how)?.run(inputs, &mut [])
 }
 

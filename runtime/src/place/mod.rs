@@ -186,8 +186,9 @@ pub(crate) fn place_at_random(graph: &Graph, n_devices: usize, seed: u64) -> Pla
     place_at_random_where(graph, n_devices, seed, |_, _| true)
 }
 
-/// Places each colocation group on a pseudorandom one of `n_devices` devices, or on the last one if
-/// that does not support all of its nodes. Ignores constraints.
+/// Places each colocation group on a pseudorandom one of `n_devices` devices. If that does not
+/// support all of its nodes, the group is on the first device that does, or on the last one.
+/// Ignores constraints.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) fn place_at_random_where(
     graph: &Graph,
@@ -203,9 +204,10 @@ pub(crate) fn place_at_random_where(
         let mut z = seed.wrapping_add((i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let device = DeviceId::from_index(((z ^ (z >> 31)) % n_devices as u64) as usize);
-        let is_supported = groups.members[i].iter().all(|&node| supports(device, node));
-        if is_supported { device } else { DeviceId::from_index(n_devices - 1) }
+        let drawn = ((z ^ (z >> 31)) % n_devices as u64) as usize;
+        let mut devices = [drawn].into_iter().chain(0..n_devices).map(DeviceId::from_index);
+        let supported = devices.find(|&device| groups.members[i].iter().all(|&node| supports(device, node)));
+        supported.unwrap_or(DeviceId::from_index(n_devices - 1))
     };
     let devices: Vec<DeviceId> = (0..groups.len()).map(device).collect();
     let (nodes, vars) = groups.spread(&devices);
