@@ -418,6 +418,10 @@ impl<'a> ProgramRun<'a> {
         if self.rows.depth == MAX_DEPTH {
             return Err(not_ahead());
         }
+        // Branches outside of chunks have a number of iterations each.
+        if self.guard.is_none() {
+            self.rows.n_inner = 0;
+        }
         let outer = self.guard.replace(guard);
         self.rows.depth += 1;
         let results = self.region(region, arguments).await;
