@@ -3,7 +3,7 @@
 //! Each case has an adapter of its own, which counts the most bytes that tensors have had at a
 //! time. All calls of a case are equal. A tensor that one of them left behind would add to what
 //! the next call needs, so after a few calls the count must never change. `ANABRANCH_SLOW=1` runs
-//! 2,000 calls of each case.
+//! 5,000 calls of each case.
 
 use super::support::gpus::{adapter, numbers};
 use anabranch::dsl::function::Arguments;
@@ -20,7 +20,7 @@ fn check<C: FnMut() -> Outcome>(case: impl FnOnce(&Session) -> anabranch::Result
     }
     let adapter = gpu_adapters().remove(0);
     let mut call = case(&Session::builder().gpu(&adapter).device("/gpu:0").build()?)?;
-    let n = if std::env::var_os("ANABRANCH_SLOW").is_some() { 2_000 } else { 500 };
+    let n = if std::env::var_os("ANABRANCH_SLOW").is_some() { 5_000 } else { 500 };
     for _ in 0..n / 10 {
         call()?;
     }

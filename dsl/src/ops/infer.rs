@@ -100,6 +100,15 @@ pub(super) fn check_scalar(cx: &InferCx<'_>, i: usize, class: Class, what: &str)
     Err(error.label(ty.to_string()).help("select one element with `.index(i, axis)`"))
 }
 
+/// Checks that an attribute is a shape without unknown extents. `what` begins the error.
+pub(super) fn check_definite(what: &str, shape: &Shape) -> Result<(), OpError> {
+    if shape.is_definite() {
+        return Ok(());
+    }
+    let error = OpError::new(format!("{what} the unknown shape {shape}"));
+    Err(error.help("reshape to extents that are known, or named, when the graph is traced"))
+}
+
 /// Returns an attribute that is an axis of a tensor.
 pub(super) fn axis_attr(cx: &InferCx<'_>, ty: &TensorType) -> Result<usize, OpError> {
     super::axes::axis(Along::of(cx.attrs).axis as isize, ty.rank()).map_err(|e| e.label(ty.to_string()))

@@ -10,7 +10,7 @@
 //! upper half of the 128-bit counter is 0 for numbers and 1 for new keys, so keys and numbers never
 //! coincide.
 
-use super::infer::{Class, check_scalar};
+use super::infer::{Class, check_definite, check_scalar};
 use super::*;
 use crate::{DType, Float, Integer, Operand, Shape, Tensor, bf16, f16};
 
@@ -82,14 +82,6 @@ fn check_key(cx: &InferCx<'_>) -> Result<(), OpError> {
     Err(OpError::new(format!("a key must be u32[2], not {key}")).help("create keys with `Key::new(seed)`"))
 }
 
-fn check_definite(shape: &Shape) -> Result<(), OpError> {
-    if shape.is_definite() {
-        return Ok(());
-    }
-    let error = OpError::new(format!("random numbers of the unknown shape {shape}"));
-    Err(error.help("reshape to extents that are known, or named, when the graph is traced"))
-}
-
 fn key_of(cx: &EvalCx<'_>) -> [u32; 2] {
     let key = cx.operands[0].data::<u32>();
     [key[0], key[1]]
@@ -103,7 +95,7 @@ static RANDOM_BITS: OpDef = OpDef {
     infer: |cx| {
         check_key(cx)?;
         let shape = Shaped::of(cx.attrs).shape;
-        check_definite(&shape)?;
+        check_definite("random numbers of", &shape)?;
         Ok(Type::tensor(DType::U32, shape))
     },
     eval: |cx| Ok(cx.result(words(key_of(cx), cx.shape().iter().product()).collect())),
@@ -123,7 +115,7 @@ static RANDOM_UNIFORM: OpDef = OpDef {
     infer: |cx| {
         check_key(cx)?;
         let Typed { shape, dtype } = Typed::of(cx.attrs);
-        check_definite(&shape)?;
+        check_definite("random numbers of", &shape)?;
         let ty = TensorType::new(dtype, shape);
         Class::Float.check(&ty)?;
         Ok(ty.into())

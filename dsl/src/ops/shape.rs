@@ -373,10 +373,7 @@ static IOTA: OpDef = OpDef {
     attrs: Iota::DECLARED,
     infer: |cx| {
         let Iota { shape, dtype, .. } = Iota::of(cx.attrs);
-        if !shape.is_definite() {
-            let error = OpError::new(format!("positions in the unknown shape {shape}"));
-            return Err(error.help("reshape to extents that are known, or named, when the graph is traced"));
-        }
+        super::infer::check_definite("positions in", &shape)?;
         let ty = TensorType::new(dtype, shape);
         super::infer::Class::Numeric.check(&ty)?;
         axis_attr(cx, &ty)?;
