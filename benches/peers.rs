@@ -343,34 +343,42 @@ fn transfers(session: &Session, peers: &Peers, bare: &mut BareQuic) -> Result<()
         let body = bytes::Bytes::from(body);
         let call = || drop(first.call(&array).unwrap_or_else(|e| panic!("{e}")));
         call();
-        let cpu = |peers: &Peers| {
-            let others: f64 = peers.children.iter().map(|child| processor_time(&child.id().to_string())).sum();
-            processor_time("self") + others
+        // The processor time of this process, and that of the peers.
+        let cpu = || {
+            let others = peers.children.iter().map(|child| processor_time(&child.id().to_string())).sum();
+            [processor_time("self"), others]
         };
-        let (mut step_cpu, mut bare_cpu) = (0.0, 0.0);
+        let (mut of_step, mut of_bare) = ([0.0; 2], [0.0; 2]);
+        let add = |sum: &mut [f64; 2], before: [f64; 2]| {
+            let after = cpu();
+            (0..2).for_each(|i| sum[i] += after[i] - before[i]);
+        };
         let [step, ping] = alternate(
             || {
-                let before = cpu(peers);
+                let before = cpu();
                 let time = time(n, call);
-                step_cpu += cpu(peers) - before;
+                add(&mut of_step, before);
                 time
             },
             || {
-                let before = cpu(peers);
+                let before = cpu();
                 let time: Duration = bare.send(&body, n);
-                bare_cpu += cpu(peers) - before;
+                add(&mut of_bare, before);
                 time.as_secs_f64() / n as f64
             },
         );
         let rate = |seconds: f64| len as f64 * 32e-9 / seconds;
         let gigabytes = (ROUNDS * n * len * 4) as f64 / 1e9;
         println!(
-            "{megabytes} MB to a peer: {:.2} Gbit/s, bare {:.2}, {:.0} %; CPU s/GB of both ends {:.2}, bare {:.2}",
+            "{megabytes} MB to a peer: {:.2} Gbit/s, bare {:.2}, {:.0} %; CPU s/GB of the sender and the receiver {:.2} and \
+             {:.2}, bare {:.2} and {:.2}",
             rate(step),
             rate(ping),
             100.0 * ping / step,
-            step_cpu / gigabytes,
-            bare_cpu / gigabytes,
+            of_step[0] / gigabytes,
+            of_step[1] / gigabytes,
+            of_bare[0] / gigabytes,
+            of_bare[1] / gigabytes,
         );
     }
     Ok(())

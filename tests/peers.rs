@@ -393,10 +393,11 @@ fn a_node_that_a_session_introduced_does_not_see_what_others_do() -> Result<(), 
     let session = session_with(key.clone(), [&first, &second]).build()?;
     count(&session, &shared_counter("n"))(1)?;
     let ask = |key: &NodeKey| PeerStatus::ask(key, &first.address(), Profile::Loopback, Duration::from_secs(5));
-    let (seen, unseen) = (ask(&key)?, ask(&key_of_second)?);
-    assert_eq!((seen.sessions, seen.shared.len()), (1, 1));
-    assert_eq!((unseen.sessions, unseen.programs, unseen.shared.len()), (0, 0, 0));
-    assert!(seen.queues.len() > 1 && unseen.queues.is_empty(), "{:?}", unseen.queues);
+    let seen = ask(&key)?;
+    assert_eq!((seen.sessions, seen.shared_variables, seen.shared.len()), (1, 1, 1));
+    assert!(seen.links > 1 && seen.links == seen.queues.len() as u64, "{seen}");
+    let error = ask(&key_of_second).expect_err("a session has introduced it").to_string();
+    assert!(error.contains("does not tell this node its state") && error.contains("allow the key there"), "{error}");
     Ok(())
 }
 
@@ -465,6 +466,22 @@ fn more_calls_at_once_than_a_peer_runs_wait_for_each_other() -> Result<(), Diagn
         let calls: Vec<_> = (0..100).map(call).collect();
         calls.into_iter().try_for_each(|call| call.join().expect("no call panics"))
     })
+}
+
+#[test]
+fn more_calls_at_once_than_a_peer_locks_for_wait_for_each_other() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let peers = peers(1, &key)?;
+    let session = session_with(key, &peers).build()?;
+    let n = shared_counter("n");
+    let count = count(&session, &n);
+    std::thread::scope(|scope| {
+        // A peer lets a session hold or ask for 32 locks at once.
+        let calls: Vec<_> = (0..100).map(|_| scope.spawn(|| (0..5).try_for_each(|_| count(1).map(drop)))).collect();
+        calls.into_iter().try_for_each(|call| call.join().expect("no call panics"))
+    })?;
+    assert_eq!(session.get(&n)?.item(), 505);
+    Ok(())
 }
 
 #[test]
@@ -539,6 +556,37 @@ fn increments_of_sessions_at_once_are_not_lost() -> Result<(), Diagnostic> {
         assert_eq!((session.get(&a)?.item(), session.get(&b)?.item()), (50, 100));
     }
     Ok(())
+}
+
+#[test]
+fn a_call_that_reads_shared_variables_of_two_peers_sees_no_half_of_a_commit() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let peers = peers(2, &key)?;
+    let at = |peer: usize| Var::<i64>::new("n", 0i64).on(format!("/peer:{peer}/cpu:0").as_str()).share_as("n");
+    let (writing, reading) = (session_with(key.clone(), &peers).build()?, session_with(key, &peers).build()?);
+    let (a, b) = (at(0), at(1));
+    let write = writing.function(|| {
+        a.set(a.get() + 1);
+        b.set(b.get() + 1);
+    })?;
+    let (c, d) = (at(0), at(1));
+    let read = reading.function(|| c.get() - d.get())?;
+    write.call(())?;
+    let has_ended = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reads = scope.spawn(|| {
+            let mut n_reads = 0;
+            while !has_ended.load(std::sync::atomic::Ordering::Relaxed) || n_reads == 0 {
+                assert_eq!(read.call(())?.item(), 0, "after {n_reads} reads");
+                n_reads += 1;
+            }
+            Ok::<_, Diagnostic>(())
+        });
+        let written = (0..300).try_for_each(|_| write.call(()).map(drop));
+        has_ended.store(true, std::sync::atomic::Ordering::Relaxed);
+        reads.join().expect("no read panics")?;
+        written
+    })
 }
 
 #[test]

@@ -63,13 +63,17 @@ fn launch_returns_the_exit_code_and_ends_the_peers() {
 }
 
 #[test]
-fn peers_of_a_killed_launcher_end() {
+fn peers_of_a_killed_launcher_end_and_its_key_is_removed() {
     bounded("killed_launcher", |test| {
         // Ends when its standard input, which is that of the launcher, closes.
-        let launched = test.start(launch(2).args(["sh", "-c", "echo $ANABRANCH_PEERS; read line"]));
-        let addresses = launched.line_of_output(0);
+        let print = "echo $ANABRANCH_PEERS; echo $ANABRANCH_NODE_KEY; read line";
+        let launched = test.start(launch(2).args(["sh", "-c", print]));
+        let (addresses, key) = (launched.line_of_output(0), launched.line_of_output(1));
+        assert!(std::path::Path::new(&key).exists(), "{key}");
         launched.kill();
         until_ended(&addresses);
+        let folder = std::path::Path::new(&key).parent().expect("the key is in a folder");
+        until("the key is removed", || !folder.exists());
     });
 }
 

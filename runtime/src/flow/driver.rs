@@ -170,7 +170,7 @@ impl Driver {
     /// Returns the outputs of a step in this process that are not computed.
     pub(super) fn given_outputs(&self, inputs: &StepInputs) -> Vec<Option<HostTensor>> {
         let value = |source: &OutputSource| match *source {
-            _ if self.processes.own != ProcessId::CALLER => None,
+            _ if !self.is_caller() => None,
             OutputSource::Computed(_) => None,
             OutputSource::Input(input) => inputs.inputs[input as usize].clone(),
             OutputSource::Constant(node) => match &self.graph.node(node).op {
@@ -179,6 +179,11 @@ impl Driver {
             },
         };
         self.partition.outputs.iter().map(value).collect()
+    }
+
+    /// Returns whether this process called the function.
+    pub(super) fn is_caller(&self) -> bool {
+        self.processes.own == ProcessId::CALLER
     }
 
     /// Returns whether this process runs a subgraph.

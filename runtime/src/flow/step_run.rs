@@ -453,6 +453,10 @@ impl StepRun {
             assert!(self.others.is_some(), "a step leaves nothing behind");
             outcome = Err(Diagnostic::new("a peer sent a value that the step does not use").into());
         }
+        if outcome.is_ok() && self.others.is_some() && self.driver.is_caller() {
+            // Nothing is committed without them.
+            outcome = self.check_outputs().map_err(StepFailure::from);
+        }
         let mut assigned = std::mem::take(&mut self.assigned);
         if let (Ok(()), Some(other)) = (&outcome, &mut self.others) {
             outcome = other.others.ended().map(|elsewhere| assigned.extend(elsewhere));
@@ -475,6 +479,13 @@ impl StepRun {
             #[cfg(feature = "peers")]
             inputs: std::mem::take(&mut self.inputs),
         })
+    }
+
+    /// Fails if another process has ended without an output that it computes.
+    fn check_outputs(&self) -> Result<()> {
+        let Some(missing) = self.outputs.iter().position(Option::is_none) else { return Ok(()) };
+        let process = self.driver.process_of_output(missing as u32);
+        Err(self.driver.violation(process, "an end of the step", &format!("lacks output {missing}")))
     }
 
     /// Fails if the call is to stop.

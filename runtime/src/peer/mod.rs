@@ -41,6 +41,7 @@ mod cluster;
 mod fuzz;
 mod net;
 mod node;
+mod notices;
 mod origins;
 mod participant;
 mod program;

@@ -17,7 +17,7 @@ use super::net::{Net, NetEvents, NetOptions, NodeId, NodeKey};
 use super::proto::caller::{CallerInput, LinkLoss};
 use super::proto::codec::{Announced, Destination, announce, decode, encode};
 use super::proto::frame::{
-    CallerFrame, Hello, LinkFrame, LinkQueue, PeerKey, SessionId, StatusReport, StepNumber, WireFrame,
+    CallerFrame, Hello, LinkFrame, LinkQueue, PeerFrame, PeerKey, SessionId, StatusReport, StepNumber, WireFrame,
 };
 use super::proto::host::{Host, HostInput, HostLimits, HostOutput};
 use super::proto::payload::FrameBody;
@@ -105,12 +105,16 @@ fn purpose_of(frame: &WireFrame) -> Option<BodyPurpose> {
 fn send_together(link: &Link, frames: impl IntoIterator<Item = (WireFrame, i32, Option<HeldBytes>)>) {
     let mut heads = Vec::new();
     for (frame, priority, held) in frames {
-        let is_heartbeat = matches!(frame, WireFrame::ToCaller { frame: CallerFrame::Heartbeat { .. }, .. });
+        let keeps_alive = matches!(
+            frame,
+            WireFrame::ToCaller { frame: CallerFrame::Heartbeat { .. }, .. }
+                | WireFrame::ToPeer { frame: PeerFrame::Renew { .. }, .. }
+        );
         let purpose = purpose_of(&frame);
         match encode(frame) {
             Ok(encoded) => match encoded.body {
-                // It says that a step goes on, also when its messages wait.
-                None if is_heartbeat => link.send_signal(&encoded.head),
+                // It says that a step goes on or a lock is held, also when messages wait.
+                None if keeps_alive => link.send_signal(&encoded.head),
                 None => heads.push(encoded.head),
                 Some(body) => {
                     // A body follows the frames before it.
@@ -209,7 +213,11 @@ impl Node {
 
     /// Adds to a report the links of this process, and what waits in their queues.
     fn with_queues(&self, report: StatusReport) -> StatusReport {
-        let links: Vec<Link> = lock(&self.links).values().take(MAX_REPORTED_LINKS).cloned().collect();
+        let (links, n_links) = {
+            let links = lock(&self.links);
+            let first: Vec<Link> = links.values().take(MAX_REPORTED_LINKS).cloned().collect();
+            (first, links.len() as u64)
+        };
         let queue = |link: &Link| {
             let stats = link.stats();
             LinkQueue {
@@ -225,7 +233,7 @@ impl Node {
             }
         };
         let arrivals = self.server().map_or(0, |server| server.arrivals() as u64);
-        StatusReport { arrivals, queues: links.iter().map(queue).collect(), ..report }
+        StatusReport { arrivals, queues: links.iter().map(queue).collect(), n_links, ..report }
     }
 
     /// Sends a frame on a link, unless the link is lost.

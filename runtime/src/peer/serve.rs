@@ -141,7 +141,9 @@ impl PeerOptions {
         self
     }
 
-    /// Sets a receiver of what an operator may want to see: who joined, and who was refused.
+    /// Sets a receiver of what an operator may want to see: who joined, and who was refused. It is
+    /// called on a thread of its own. If events come faster than it takes them, it hears how many
+    /// were left out.
     pub fn on_event(self, receive: impl Fn(&str) + Send + Sync + 'static) -> PeerOptions {
         PeerOptions { on_event: Box::new(receive), ..self }
     }
@@ -177,6 +179,8 @@ pub struct Peer {
     _server: Arc<Server>,
     address: PeerAddress,
     devices: Vec<DeviceName>,
+    /// How long loading a program and a step may take.
+    time_limits: [Duration; 2],
 }
 
 impl fmt::Debug for Peer {
@@ -228,9 +232,10 @@ impl Peer {
             server
         };
         let limits = HostLimits { idle_link: options.failure_timeout, ..options.limits };
+        let time_limits = [limits.load_time, limits.step_time];
         let (node, server) = Node::bind_with(&options.key, net, hello, limits, prepared)?;
         let address = PeerAddress::new(options.key.id(), node.net().local_addr());
-        Ok(Peer { node, _server: server, address, devices: names })
+        Ok(Peer { node, _server: server, address, devices: names, time_limits })
     }
 
     /// Returns the key of the peer and where it listens. A peer that listens on all addresses of
@@ -250,6 +255,12 @@ impl Peer {
     pub fn network(&self) -> (String, Option<String>) {
         let net: &Arc<Net> = self.node.net();
         (net.settings(), net.warning())
+    }
+
+    /// Returns the limits of time of what the peer does for sessions, for people.
+    pub fn time_limits(&self) -> String {
+        let [load, step] = self.time_limits;
+        format!("a program of a session loads within {load:?}, and a step ends within {step:?}")
     }
 
     /// Lets one more node whose key is not known open sessions.
@@ -327,9 +338,13 @@ pub struct PeerStatus {
     /// The number of messages that have arrived for steps in flight, and that these have not
     /// handled.
     pub waiting_messages: u64,
-    /// The first shared variables, by name.
+    /// The number of shared variables.
+    pub shared_variables: u64,
+    /// The first of them, by name.
     pub shared: Vec<SharedStatus>,
-    /// The links to the nodes that are connected, and what waits to be sent on each.
+    /// The number of links to nodes that are connected.
+    pub links: u64,
+    /// The first of them, and what waits to be sent on each.
     pub queues: Vec<QueueStatus>,
     /// The steps of the asking node's sessions: their numbers, the operations that they have begun,
     /// and whether an operation is running. Otherwise the step waits for messages.
@@ -385,7 +400,8 @@ impl PeerStatus {
     /// Asks a peer for its state.
     ///
     /// # Errors
-    /// Fails if the peer cannot be reached, does not allow the key, or does not answer.
+    /// Fails if the peer cannot be reached, does not allow the key, or does not answer. A peer that
+    /// knows the key only as that of another peer of a session tells nothing.
     ///
     /// ```no_run
     /// use anabranch::peers::{NodeKey, PeerStatus, Profile};
@@ -433,7 +449,12 @@ impl PeerStatus {
             Diagnostic::new(message).of_kind(ErrorKind::Unavailable)
         })?;
         let report = if tests_link { Some(node.net().test_link(&link)?) } else { None };
-        let StatusReport { usage, steps, shared, library, arrivals, queues } = state;
+        let StatusReport { usage, steps, is_refused, shared, n_shared, library, arrivals, queues, n_links } = state;
+        if is_refused {
+            let message = format!("the peer {} does not tell this node its state", address.without_token());
+            let help = format!("it knows {} from a session only: allow the key there", key.id());
+            return Err(Diagnostic::new(message).of_kind(ErrorKind::Unavailable).help(help));
+        }
         let shared = shared.into_iter().map(|entry| SharedStatus {
             name: printable(&entry.name),
             ty: printable(&entry.ty),
@@ -465,7 +486,9 @@ impl PeerStatus {
             buffered_bytes: usage.buffered_bytes,
             waiting_steps: usage.early_steps,
             waiting_messages: arrivals,
+            shared_variables: n_shared,
             shared: shared.collect(),
+            links: n_links,
             queues: queues.collect(),
             own_steps: steps.iter().map(|(_, step)| (step.step.0, step.done, step.is_busy)).collect(),
             round_trip: stats.rtt,
@@ -480,7 +503,11 @@ impl fmt::Display for PeerStatus {
         writeln!(f, "{}: {}", self.name, self.devices.join(", "))?;
         let (loaded, idle) = self.loaded_programs;
         writeln!(f, "  sessions {}, programs {} ({loaded} loaded, {idle} idle)", self.sessions, self.programs)?;
-        writeln!(f, "  values {} ({} bytes), shared variables {}", self.values.0, self.values.1, self.shared.len())?;
+        writeln!(
+            f,
+            "  values {} ({} bytes), shared variables {}",
+            self.values.0, self.values.1, self.shared_variables
+        )?;
         writeln!(f, "  loads, steps and requests running {}", self.work)?;
         writeln!(
             f,
@@ -494,6 +521,13 @@ impl fmt::Display for PeerStatus {
                 write!(f, ", locked by {}, {waiting} calls wait", locked_by.join(" and "))?;
             }
             writeln!(f, "{}", if *is_in_doubt { ", in doubt" } else { "" })?;
+        }
+        for (shown, all, what) in
+            [(self.shared.len(), self.shared_variables, "shared variables"), (self.queues.len(), self.links, "links")]
+        {
+            if (shown as u64) < all {
+                writeln!(f, "  shows {shown} of {all} {what}")?;
+            }
         }
         for QueueStatus { node, round_trip, sent, packets, message_bytes, values } in &self.queues {
             let ((n, bytes), (sent_bytes, rate), (sent, lost)) = (*values, *sent, *packets);

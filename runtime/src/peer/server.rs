@@ -10,6 +10,7 @@
 //!   nothing else.
 
 use super::node::{Node, lock, priority};
+use super::notices::Notices;
 use super::participant::{self, Advanced, Participation, RunningStep};
 use super::program::{ProgramSpec, digest, panicked};
 use super::proto::LinkNumber;
@@ -82,7 +83,7 @@ pub(super) struct Server {
     devices: Vec<OfferedDevice>,
     workers: Arc<Workers>,
     state: Mutex<ServerState>,
-    on_event: Box<dyn Fn(&str) + Send + Sync>,
+    notices: Notices,
 }
 
 #[derive(Debug, Default)]
@@ -105,6 +106,12 @@ pub(super) fn to_wire(error: &Diagnostic) -> WireError {
     WireError::from_diagnostic(error, |loc: Loc| loc.node().map(|node| node.index() as u32))
 }
 
+/// Does work for another process. A panic becomes an error, so that the request has an answer.
+fn attempt<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T, WireError> {
+    let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(panicked(what)));
+    outcome.map_err(|error| to_wire(&error))
+}
+
 impl Server {
     pub(super) fn new(
         node: &Arc<Node>,
@@ -112,15 +119,16 @@ impl Server {
         on_event: Box<dyn Fn(&str) + Send + Sync>,
     ) -> Arc<Server> {
         let workers = Arc::default();
-        Arc::new(Server { node: Arc::downgrade(node), devices, workers, state: Mutex::default(), on_event })
+        let notices = Notices::new(on_event);
+        Arc::new(Server { node: Arc::downgrade(node), devices, workers, state: Mutex::default(), notices })
     }
 
     pub(super) fn joined(&self, node: super::net::NodeId) {
-        (self.on_event)(&format!("{node} has joined with a token"));
+        self.notices.send(format!("{node} has joined with a token"));
     }
 
     pub(super) fn refused(&self, addr: SocketAddr, why: &Diagnostic) {
-        (self.on_event)(&format!("refused {addr}: {}", why.message));
+        self.notices.send(format!("refused {addr}: {}", why.message));
     }
 
     fn device(&self, kind: DeviceKind, index: u32) -> Option<Arc<dyn Device>> {
@@ -169,11 +177,11 @@ impl Server {
                 let this = self.clone();
                 let job = move || {
                     let value = lock(&kept).clone();
-                    let outcome = match value {
+                    let fetch = || match value {
                         PeerValue::Host(tensor) => Ok(tensor),
-                        PeerValue::Device(device, buffer) => device.fetch(buffer).map_err(|error| to_wire(&error)),
+                        PeerValue::Device(device, buffer) => device.fetch(buffer),
                     };
-                    this.report(HostInput::Fetched { key, outcome });
+                    this.report(HostInput::Fetched { key, outcome: attempt("fetched a value of", fetch) });
                 };
                 if let Err(error) = self.workers.run(Box::new(job)) {
                     inputs.push_back(HostInput::Fetched { key, outcome: Err(no_thread(&error)) });
@@ -182,7 +190,7 @@ impl Server {
             HostOutput::TestLink { key, link } => {
                 let this = self.clone();
                 let job = move || {
-                    let outcome = this.test_link(link).map_err(|error| to_wire(&error));
+                    let outcome = attempt("tested a link for", || this.test_link(link));
                     this.report(HostInput::LinkTested { key, outcome });
                 };
                 if let Err(error) = self.workers.run(Box::new(job)) {

@@ -9,13 +9,15 @@
 //! - Locks are acquired in the order of the peers' keys, and at each peer in the order of the
 //!   names, all at once. So steps of different sessions cannot wait for each other in a circle.
 //! - A snapshot that is dropped before its commit gives up its locks, and nothing changes.
+//! - A snapshot of several peers is locked at all of them at once, also if it assigns nothing. So
+//!   its values are those before a commit or after it.
 //! - A commit at one peer has happened or not. One at several peers is prepared at all of them
 //!   first. If a peer is lost after the decision, the error says that the outcome is unknown.
 
 use super::cluster::{ClusterState, PeerCluster, ValueHandle, from_wire};
 use super::node::lock;
 use super::proto::Time;
-use super::proto::caller::{CallerOutput, SharedAccess, WantedLock};
+use super::proto::caller::{CallerOutput, RequestResult, SharedAccess, WantedLock, outcome_alone};
 use super::proto::frame::{LockNumber, PeerKey, ProcessNumber, RequestNumber, ValueId, WireError};
 use super::remote_device::{RemoteHandle, RemoteValue, RemoteValues};
 use anabranch_dsl::interp::StopFlag;
@@ -124,12 +126,12 @@ fn tensor_bytes_of(ty: &TensorType) -> u64 {
 }
 
 impl SharedSnapshot {
-    /// Gets the newest values of shared variables. If one of them is assigned, locks all of them.
-    /// Waits for the locks of other sessions, as long as the peer lets a step run or until the call
-    /// is stopped.
+    /// Gets the newest values of shared variables. Locks all of them if one is assigned, or while
+    /// it gets those of several peers. Waits for the locks of other sessions, as long as the peer
+    /// lets a step run or until the call is stopped.
     pub(super) fn acquire(mut uses: Vec<StepUse>, stop: &StopFlag) -> Result<SharedSnapshot> {
         uses.sort_by(|a, b| a.variable.name.cmp(&b.variable.name));
-        let locks = uses.iter().any(|shared| shared.is_assigned);
+        let assigns = uses.iter().any(|shared| shared.is_assigned);
         let mut by_owner: BTreeMap<(Option<PeerKey>, ProcessNumber), Vec<StepUse>> = BTreeMap::new();
         for shared in uses {
             let SharedVariable { cluster, process, name, .. } = &*shared.variable;
@@ -142,8 +144,12 @@ impl SharedSnapshot {
             of_owner.push(shared);
         }
         let mut snapshot = SharedSnapshot { owners: Vec::new() };
+        let locks = assigns || by_owner.len() > 1;
         for ((_, process), uses) in by_owner {
             snapshot.owners.push(OwnerSnapshot::acquire(process, &uses, locks, stop)?);
+        }
+        if !assigns {
+            snapshot.owners.iter_mut().for_each(OwnerSnapshot::unlock);
         }
         Ok(snapshot)
     }
@@ -171,27 +177,22 @@ impl SharedSnapshot {
                 assigned.push((owner, values));
             }
         }
-        let is_alone = assigned.len() == 1;
+        if let [(owner, values)] = &mut assigned[..] {
+            return owner.commit_alone(std::mem::take(values));
+        }
         let mut prepares = Vec::new();
         for (owner, values) in &mut assigned {
-            prepares.push(owner.prepare(is_alone, std::mem::take(values)));
-        }
-        let mut decisions = Vec::new();
-        if is_alone {
-            decisions.push(assigned[0].0.decide(true));
+            prepares.push(owner.prepare(std::mem::take(values)));
         }
         let prepared: Vec<Result<()>> =
             assigned.iter().zip(prepares).map(|((owner, _), request)| owner.answer(request)).collect();
-        let prepared: Result<()> = prepared.into_iter().collect();
-        if !is_alone {
-            // Otherwise the locks are given up with the snapshot.
-            prepared.clone()?;
-            #[cfg(feature = "testing")]
-            if let Some(hook) = assigned.first().and_then(|(owner, _)| owner.cluster.before_decisions.0.as_ref()) {
-                hook();
-            }
-            decisions.extend(assigned.iter_mut().map(|(owner, _)| owner.decide(true)));
+        // If one has failed, the locks are given up with the snapshot.
+        prepared.into_iter().collect::<Result<()>>()?;
+        #[cfg(feature = "testing")]
+        if let Some(hook) = assigned.first().and_then(|(owner, _)| owner.cluster.before_decisions.0.as_ref()) {
+            hook();
         }
+        let decisions: Vec<_> = assigned.iter_mut().map(|(owner, _)| owner.decide(true)).collect();
         let outcomes = assigned.iter().zip(decisions).map(|((owner, _), request)| (owner, owner.answer(request)));
         let (mut changed, mut failed) = (Vec::new(), None);
         for (owner, outcome) in outcomes {
@@ -202,8 +203,7 @@ impl SharedSnapshot {
         }
         match failed {
             None => Ok(()),
-            // What was not prepared cannot be committed, and why says more.
-            Some(error) if changed.is_empty() => Err(prepared.err().unwrap_or(error)),
+            Some(error) if changed.is_empty() => Err(error),
             Some(error) => {
                 let note = format!("the shared variables at {} have changed", changed.join(" and "));
                 Err(error.at(anabranch_dsl::Loc::UNKNOWN, note))
@@ -230,15 +230,24 @@ impl OwnerSnapshot {
         };
         let accesses: Vec<SharedAccess> = uses.iter().zip(&stored).map(access).collect();
         let patience = if locks { cluster.lock_timeout(process) } else { cluster.failure_timeout * 2 };
-        let asked =
-            cluster.with(|state, now, out| state.caller.acquire(process, (&accesses, locks), (now, patience), out));
-        let WantedLock { request, lock: number, values } =
-            asked.map_err(|error| cluster.error_of(process, from_wire(error)))?;
         let what = || {
             let names: Vec<String> = uses.iter().map(|shared| format!("`{}`", shared.variable.name)).collect();
             let name = cluster.name(process);
             format!("the call waited for the shared variables {} at {name}", names.join(", "))
         };
+        let has_room = |state: &ClusterState| !locks || state.caller.has_lock_room(process);
+        let asked = loop {
+            let asked = cluster.with(|state, now, out| {
+                has_room(state).then(|| state.caller.acquire(process, (&accesses, locks), (now, patience), out))
+            });
+            match asked {
+                Some(asked) => break asked,
+                // Other calls of the session end.
+                None => cluster.wait_for(Some(stop), what, |state| has_room(state).then_some(()))?,
+            }
+        };
+        let WantedLock { request, lock: number, values } =
+            asked.map_err(|error| cluster.error_of(process, from_wire(error)))?;
         let answer = cluster.wait_for(Some(stop), what, |state| state.answers.remove(&request));
         let answer = answer.inspect_err(|_| {
             cluster.with(|state, _, out| {
@@ -254,23 +263,26 @@ impl OwnerSnapshot {
     }
 
     /// Calls a function of the protocol for the lock, with the time for an answer.
-    fn ask(
+    fn ask<T>(
         &self,
-        f: impl FnOnce(
-            &mut ClusterState,
-            LockNumber,
-            (Time, Duration),
-            &mut Vec<CallerOutput>,
-        ) -> Result<RequestNumber, WireError>,
-    ) -> Result<RequestNumber, WireError> {
+        f: impl FnOnce(&mut ClusterState, LockNumber, (Time, Duration), &mut Vec<CallerOutput>) -> Result<T, WireError>,
+    ) -> Result<T, WireError> {
         let lock = self.lock.expect("only locks are prepared and decided");
         self.cluster.with(|state, now, out| f(state, lock, (now, self.cluster.failure_timeout * 2), out))
     }
 
-    fn prepare(&mut self, is_alone: bool, values: Vec<(u32, ValueId)>) -> Result<RequestNumber, WireError> {
+    fn commit_alone(&mut self, values: Vec<(u32, ValueId)>) -> Result<()> {
         let process = self.process;
-        let request =
-            self.ask(|state, lock, time, out| state.caller.prepare(process, lock, is_alone, values, time, out))?;
+        let asked = self.ask(|state, lock, time, out| state.caller.commit_alone(process, lock, values, time, out));
+        let [prepare, decide] = asked.map_err(|error| self.error_of(error))?;
+        self.lock = None;
+        let prepared = self.wait_for(prepare)?;
+        outcome_alone(prepared, self.wait_for(decide)?).map(drop).map_err(|error| self.error_of(error))
+    }
+
+    fn prepare(&mut self, values: Vec<(u32, ValueId)>) -> Result<RequestNumber, WireError> {
+        let process = self.process;
+        let request = self.ask(|state, lock, time, out| state.caller.prepare(process, lock, values, time, out))?;
         self.is_prepared = true;
         Ok(request)
     }
@@ -282,27 +294,41 @@ impl OwnerSnapshot {
         request
     }
 
-    /// Waits for the answer to a request.
-    fn answer(&self, request: Result<RequestNumber, WireError>) -> Result<()> {
-        let error_of = |error| self.cluster.error_of(self.process, from_wire(error));
-        let request = request.map_err(error_of)?;
-        // The protocol answers when the peer does not.
-        let answer = self.cluster.wait_for(None, String::new, |state| state.answers.remove(&request))?;
-        answer.map(|_| ()).map_err(error_of)
+    fn error_of(&self, error: WireError) -> Diagnostic {
+        self.cluster.error_of(self.process, from_wire(error))
     }
-}
 
-impl Drop for OwnerSnapshot {
+    /// Waits for the answer to a request.
+    fn wait_for(&self, request: RequestNumber) -> Result<Result<RequestResult, WireError>> {
+        // The protocol answers when the peer does not.
+        self.cluster.wait_for(None, String::new, |state| state.answers.remove(&request))
+    }
+
+    /// Waits for the answer to a request that may have failed.
+    fn answer(&self, request: Result<RequestNumber, WireError>) -> Result<()> {
+        let request = request.map_err(|error| self.error_of(error))?;
+        self.wait_for(request)?.map(drop).map_err(|error| self.error_of(error))
+    }
+
     /// Gives up the lock. Nothing that was prepared takes effect.
-    fn drop(&mut self) {
+    fn unlock(&mut self) {
         let Some(lock) = self.lock else { return };
         match self.is_prepared {
-            false => self.cluster.with(|state, _, out| state.caller.unlock(self.process, lock, out)),
+            false => {
+                self.cluster.with(|state, _, out| state.caller.unlock(self.process, lock, out));
+                self.lock = None;
+            }
             true => {
                 if let Ok(request) = self.decide(false) {
                     self.cluster.with(|state, _, out| state.caller.abandon(request, out));
                 }
             }
         }
+    }
+}
+
+impl Drop for OwnerSnapshot {
+    fn drop(&mut self) {
+        self.unlock();
     }
 }

@@ -2,16 +2,17 @@
 //!
 //! - The peers hold the other ends of pipes of this process and end when these close, so they end
 //!   also if this process is killed.
+//! - The first peer removes the key of the program when it ends, if this process has not.
 //! - The peers are in a process group of their own: Ctrl-C reaches the program, not them.
 
 use crate::CommandError;
 use crate::arguments::{CommandLine, UsageError};
-use crate::peer::seconds_of;
+use crate::peer::{KEY_OF_PROGRAM, RemovedAtEnd, seconds_of};
 use crate::signals::{EndRequest, end_requests};
 use anabranch::Diagnostic;
 use anabranch::peers::{NodeId, NodeKey, PeerAddress};
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -32,6 +33,9 @@ by the variables ANABRANCH_PEERS and ANABRANCH_NODE_KEY.
 /// How often the processes are looked after.
 const TICK: Duration = Duration::from_millis(20);
 
+/// How long a peer may take to start.
+const START: Duration = Duration::from_secs(30);
+
 /// How long peers may take to end before they are killed.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -39,7 +43,12 @@ const GRACE: Duration = Duration::from_secs(5);
 struct Peers(Vec<(Child, bool)>);
 
 impl Peers {
-    fn start(n: usize, options: &[String], session: NodeId) -> Result<(Peers, Vec<PeerAddress>), Diagnostic> {
+    fn start(
+        n: usize,
+        options: &[String],
+        session: NodeId,
+        key: &Path,
+    ) -> Result<(Peers, Vec<PeerAddress>), Diagnostic> {
         let fail = |error: std::io::Error| Diagnostic::new(format!("cannot start a peer: {error}"));
         let this = std::env::current_exe().map_err(fail)?;
         let mut peers = Peers(Vec::new());
@@ -49,19 +58,26 @@ impl Peers {
             command.args(["--until-stdin-closes", "--quiet", "--name", &format!("peer {i}")]);
             command.args(["--allow", &session.to_string()]).args(options);
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
+            if i == 0 {
+                command.env(KEY_OF_PROGRAM, key);
+            }
             #[cfg(unix)]
             std::os::unix::process::CommandExt::process_group(&mut command, 0);
             peers.0.push((command.spawn().map_err(fail)?, false));
         }
         let mut addresses = Vec::new();
         for (i, (peer, _)) in peers.0.iter_mut().enumerate() {
-            let mut line = String::new();
-            if let Some(out) = &mut peer.stdout {
+            let out = peer.stdout.take().expect("its output is a pipe");
+            let (send, line) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                let mut line = String::new();
                 // A peer that fails closes it.
-                BufReader::new(out).read_line(&mut line).map_err(fail)?;
-            }
+                let _ = BufReader::new(out).read_line(&mut line);
+                let _ = send.send(line);
+            });
+            let line = line.recv_timeout(START).unwrap_or_default();
             let address = line.trim().parse();
-            addresses.push(address.map_err(|_| Diagnostic::new(format!("peer {i} did not start")))?);
+            addresses.push(address.map_err(|_| Diagnostic::new(format!("peer {i} did not start within {START:?}")))?);
         }
         Ok((peers, addresses))
     }
@@ -94,31 +110,17 @@ impl Drop for Peers {
     }
 }
 
-/// A folder for the key of the session, which is removed when this is dropped.
-struct SessionKeyFolder(PathBuf);
-
-impl SessionKeyFolder {
-    /// Makes a folder that only this user can read. Its name is a public key that nobody knew.
-    fn create(id: NodeId) -> Result<SessionKeyFolder, Diagnostic> {
-        let path = std::env::temp_dir().join(format!("anabranch-{}-{}", std::process::id(), id.short()));
-        #[cfg_attr(not(unix), expect(unused_mut, reason = "only Unix has a mode to set"))]
-        let mut builder = std::fs::DirBuilder::new();
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        let made = builder.create(&path);
-        made.map_err(|error| Diagnostic::new(format!("cannot make the folder {}: {error}", path.display())))?;
-        Ok(SessionKeyFolder(path))
-    }
-
-    fn key(&self) -> PathBuf {
-        self.0.join("session.key")
-    }
-}
-
-impl Drop for SessionKeyFolder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// Makes a folder that only this user can read. Its name is a public key that nobody knew. Returns
+/// the path of the key in it.
+fn place_of_key(id: NodeId) -> Result<RemovedAtEnd, Diagnostic> {
+    let path = std::env::temp_dir().join(format!("anabranch-{}-{}", std::process::id(), id.short()));
+    #[cfg_attr(not(unix), expect(unused_mut, reason = "only Unix has a mode to set"))]
+    let mut builder = std::fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    let made = builder.create(&path);
+    made.map_err(|error| Diagnostic::new(format!("cannot make the folder {}: {error}", path.display())))?;
+    Ok(RemovedAtEnd(path.join("session.key")))
 }
 
 pub(crate) fn run(mut given: CommandLine) -> Result<ExitCode, CommandError> {
@@ -138,10 +140,11 @@ pub(crate) fn run(mut given: CommandLine) -> Result<ExitCode, CommandError> {
 
     let requests = end_requests(false)?;
     let key = NodeKey::generate()?;
-    let folder = SessionKeyFolder::create(key.id())?;
-    key.save(folder.key())?;
-    let (mut peers, addresses) = Peers::start(n, &options, key.id())?;
-    let status = run_program(&program, &addresses, &folder.key(), &mut peers, &requests)?;
+    let kept = place_of_key(key.id())?;
+    let path = kept.0.as_path();
+    key.save(path)?;
+    let (mut peers, addresses) = Peers::start(n, &options, key.id(), path)?;
+    let status = run_program(&program, &addresses, path, &mut peers, &requests)?;
     Ok(exit_code(status))
 }
 

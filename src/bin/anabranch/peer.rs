@@ -29,6 +29,7 @@ KEY@HOST:PORT, with `--token` as KEY@HOST:PORT#TOKEN. A session takes either as 
   --cpus N             the number of CPU devices; by default 1
   --threads N          the number of threads of all CPU devices; by default one for each core
   --gpu                offers all GPUs
+  --gpu-memory BYTES   how much memory of each GPU all sessions together may use; by default all
   --profile PROFILE    the kind of network: loopback, lan (the default) or wan
   --failure-timeout S  how long another process may fail to respond; by default 10
   --memory BYTES       how much memory the variables of each session may use; by default 16 GiB
@@ -92,7 +93,7 @@ fn settings(mut given: CommandLine) -> Result<Settings, CommandError> {
         token => token,
     };
     let (cpus, threads) = (given.option::<u32>("--cpus")?, given.option::<usize>("--threads")?);
-    let gpu = given.has("--gpu");
+    let (gpu, gpu_memory) = (given.has("--gpu"), given.option::<u64>("--gpu-memory")?);
     let profile = profile_of(&mut given)?;
     let failure_timeout = seconds_of(&mut given, "--failure-timeout")?;
     let memory = given.option::<u64>("--memory")?;
@@ -120,7 +121,9 @@ fn settings(mut given: CommandLine) -> Result<Settings, CommandError> {
     options = load_time.into_iter().fold(options, PeerOptions::load_time);
     options = step_time.into_iter().fold(options, PeerOptions::step_time);
     if gpu {
-        options = with_gpus(options)?;
+        options = with_gpus(options, gpu_memory)?;
+    } else if gpu_memory.is_some() {
+        return Err(UsageError("`--gpu-memory` needs `--gpu`".to_owned()).into());
     }
     let token = token.map(|seconds| JoinToken::generate(Duration::from_secs(seconds))).transpose()?;
     let is_open = !allowed.is_empty() || token.is_some();
@@ -135,10 +138,11 @@ pub(crate) fn run(given: CommandLine) -> Result<ExitCode, CommandError> {
     // Before anything is printed, so that who reads it can end this process.
     let requests = end_requests(until_stdin_closes)?;
     let peer = Peer::serve(options)?;
+    let _key_of_program = std::env::var_os(KEY_OF_PROGRAM).map(|path| RemovedAtEnd(path.into()));
     let (network, warning) = peer.network();
     if !quiet {
         let devices: Vec<String> = peer.devices().iter().map(ToString::to_string).collect();
-        say(&format!("offers {}; {network}", devices.join(", ")));
+        say(&format!("offers {}; {network}; {}", devices.join(", "), peer.time_limits()));
     }
     warning.iter().for_each(|warning| say(&format!("warning: {warning}")));
     if !is_open {
@@ -173,6 +177,20 @@ pub(crate) fn run(given: CommandLine) -> Result<ExitCode, CommandError> {
             say("ends now, before its steps have ended");
             return Ok(ExitCode::FAILURE);
         }
+    }
+}
+
+/// The variable with the path of a key which the first peer of `anabranch launch` removes, with its
+/// folder, when it ends. The peers end also if the process that made it is killed.
+pub(crate) const KEY_OF_PROGRAM: &str = "ANABRANCH_KEY_OF_PROGRAM";
+
+/// A file that is alone in its folder, and is removed with it when this is dropped.
+pub(crate) struct RemovedAtEnd(pub(crate) PathBuf);
+
+impl Drop for RemovedAtEnd {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+        let _ = self.0.parent().map(std::fs::remove_dir);
     }
 }
 
@@ -223,15 +241,20 @@ fn host_name() -> Option<String> {
 }
 
 #[cfg(feature = "gpu")]
-fn with_gpus(options: PeerOptions) -> Result<PeerOptions, CommandError> {
+fn with_gpus(options: PeerOptions, memory: Option<u64>) -> Result<PeerOptions, CommandError> {
     let adapters = anabranch::gpu_adapters();
     if adapters.is_empty() {
         return Err(Diagnostic::new("this machine has no GPU that anabranch can use").into());
     }
-    Ok(adapters.iter().fold(options, |options, adapter| options.gpu(adapter)))
+    Ok(adapters.into_iter().fold(options, |options, adapter| {
+        options.gpu(&match memory {
+            Some(bytes) => adapter.with_memory_budget(bytes),
+            None => adapter,
+        })
+    }))
 }
 
 #[cfg(not(feature = "gpu"))]
-fn with_gpus(_: PeerOptions) -> Result<PeerOptions, CommandError> {
+fn with_gpus(_: PeerOptions, _: Option<u64>) -> Result<PeerOptions, CommandError> {
     Err(UsageError("`--gpu`: this program was built without the feature `gpu`".to_owned()).into())
 }

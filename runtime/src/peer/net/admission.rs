@@ -68,18 +68,19 @@ pub(super) async fn greet(
     Ok(Established { connection, node, send, signals, receive, greeting })
 }
 
-/// Answers the greeting of a node that dialed this one. Returns whether it joined by a token.
+/// Answers the greeting of a node that dialed this one. `is_allowed` tells whether its key is, or
+/// why the node cannot have another link. Returns whether it joined by a token.
 pub(super) async fn answer(
     connection: Connection,
     own: NodeId,
     tokens: &Mutex<TokenBook>,
-    is_allowed: impl FnOnce(&NodeId) -> bool,
+    is_allowed: impl FnOnce(&NodeId) -> Result<bool, String>,
     settings: &NetSettings,
 ) -> Result<(Established, bool), NotAdmitted> {
     let node = node_of(&connection)?;
     let session = session_of(&connection)?;
     let (receive, greeting) = receive_greeting(&connection).await?;
-    let is_allowed = is_allowed(&node);
+    let is_allowed = is_allowed(&node).map_err(NotAdmitted::Refused)?;
     let theirs = ProofContext { prover: node, verifier: own, session: &session };
     let token = match &greeting.proof {
         Some(proof) if is_allowed => lock(tokens).find(theirs, proof),

@@ -287,6 +287,9 @@ pub(super) struct Transport {
     pub(super) buffers: SocketBuffers,
 }
 
+/// The most links of one node that it has dialed, so that one node cannot use up all links.
+const MAX_LINKS_OF_NODE: usize = 64;
+
 impl NetCore {
     /// Creates the endpoint. The caller is in the context of the runtime that will drive it.
     pub(super) fn new(
@@ -397,7 +400,13 @@ impl NetCore {
         let answered = async {
             let connection = incoming.accept().map_err(NotAdmitted::Lost)?.await.map_err(NotAdmitted::Lost)?;
             let closing = connection.clone();
-            let is_allowed = |node: &NodeId| self.events.allows(node);
+            let is_allowed = |node: &NodeId| {
+                let links = lock(&self.links).values().filter(|link| link.node() == *node).count();
+                match links < MAX_LINKS_OF_NODE {
+                    true => Ok(self.events.allows(node)),
+                    false => Err(format!("node {node} has {links} links here, the maximum")),
+                }
+            };
             let answered = admission::answer(connection, self.own, &self.tokens, is_allowed, &self.settings).await;
             answered.inspect_err(|error| refuse(&closing, error))
         };

@@ -173,14 +173,18 @@ pub(crate) struct GpuLimits {
 pub(crate) struct StatusReport {
     pub(crate) usage: Usage,
     pub(crate) steps: Vec<(SessionId, StepProgress)>,
-    /// The first shared variables, by name.
+    /// Whether the asking node may not see the state. The rest is empty then.
+    pub(crate) is_refused: bool,
+    /// The first shared variables, by name, and the number of all.
     pub(crate) shared: Vec<SharedEntry>,
+    pub(crate) n_shared: u64,
     /// The programs that are loaded, and those of them that no session uses.
     pub(crate) library: (u64, u64),
     /// The number of messages that have arrived for running steps, and that these have not handled.
     pub(crate) arrivals: u64,
-    /// The first links.
+    /// The first links, and the number of all.
     pub(crate) queues: Vec<LinkQueue>,
+    pub(crate) n_links: u64,
 }
 
 /// A link of a peer: what waits to be sent on it, and how fast it is.

@@ -238,7 +238,9 @@ impl Victims {
         self.reached.locked += 1;
         self.with_caller(|caller, now, out| {
             let time = (now, Duration::from_secs(2));
-            if caller.prepare(process, lock, is_alone, Vec::new(), time, out).is_ok() {
+            if is_alone {
+                let _ = caller.commit_alone(process, lock, Vec::new(), time, out);
+            } else if caller.prepare(process, lock, Vec::new(), time, out).is_ok() {
                 let _ = caller.decide(process, lock, true, time, out);
             }
         });

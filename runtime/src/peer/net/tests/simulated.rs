@@ -222,7 +222,7 @@ async fn link_with_lazy_reader(network: &Network, client: &SimulatedNode) -> (Li
     let (id, listening) = (key.id(), endpoint.clone());
     let answered = tokio::spawn(async move {
         let connection = listening.accept().await.unwrap().await.unwrap();
-        let answer = admission::answer(connection.clone(), id, &Mutex::default(), |_| true, &settings).await;
+        let answer = admission::answer(connection.clone(), id, &Mutex::default(), |_| Ok(true), &settings).await;
         (connection, answer.unwrap().0)
     });
     let link = client.core.connect(addr, Some(id), None).await.unwrap();

@@ -11,7 +11,7 @@
 //!   all outputs that they announced have arrived. Only then are its assignments in effect.
 //! - C2. Of several failures of a step the one with the earliest position is its error. A failed
 //!   step is aborted at all other participants, and ends within
-//!   [`FAILURE_PATIENCE`](step::FAILURE_PATIENCE).
+//!   [`failure_patience`](step::failure_patience).
 //! - C3. A peer whose link is lost has lost the session, with all values. A step that reads a lost
 //!   value fails before it begins anywhere.
 //! - C4. Every wait ends: at its deadline, or when the peer is lost. A peer is lost if its link is,
@@ -45,7 +45,7 @@ use blame::PeerLoss;
 pub(crate) use events::{CallerArrival, CallerInput, CallerOptions, CallerOutput};
 pub(crate) use events::{KnownPeer, LinkLoss, NewValue, ProgramOffer, ProgramState, RequestResult};
 use peer::{CallerPeer, PeerPhase, PendingRequest};
-pub(crate) use shared::{SharedAccess, WantedLock};
+pub(crate) use shared::{SharedAccess, WantedLock, outcome_alone};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

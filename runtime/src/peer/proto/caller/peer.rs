@@ -78,7 +78,7 @@ pub(super) enum RequestKind {
     Fetch,
     TestLink,
     Acquire(Acquisition),
-    Prepare,
+    Prepare { is_alone: bool },
     Decide(LockNumber),
 }
 
@@ -96,14 +96,17 @@ impl PendingRequest {
     /// Returns the error of a request that is not answered.
     pub(super) fn unanswered(&self, error: WireError) -> WireError {
         match self.kind {
-            RequestKind::Decide(_) => {
-                let message =
-                    format!("it is unknown whether the step has changed its shared variables: {}", error.message);
-                WireError { message: prefix(&message, MAX_TEXT).to_owned(), ..error }
-            }
+            // A decision follows it at once.
+            RequestKind::Prepare { is_alone: true } | RequestKind::Decide(_) => unknown_commit(error),
             _ => error,
         }
     }
+}
+
+/// Returns the error of a commit of which nobody knows whether it has happened.
+pub(super) fn unknown_commit(error: WireError) -> WireError {
+    let message = format!("it is unknown whether the step has changed its shared variables: {}", error.message);
+    WireError { message: prefix(&message, MAX_TEXT).to_owned(), ..error }
 }
 
 impl CallerPeer {
@@ -164,16 +167,16 @@ impl CallerPeer {
 
     /// Returns when something ends that began at a time and waits for answers of the peer, if no
     /// bytes of bodies arrive here or there.
-    fn patient_until(&self, begun: Time, patience: Duration) -> Time {
+    fn patient_until(&self, begun: Time, patience: Duration, longest_transfer: Duration) -> Time {
         let last = begun.max(self.received.1).max(self.sent.1);
-        (last + patience).min(begun + LONGEST_TRANSFER + patience)
+        (last + patience).min(begun + longest_transfer + patience)
     }
 
     /// Returns when a program must be loaded.
     fn loads_until(&self, begun: Time, options: &CallerOptions) -> Time {
         let load = self.limits.map_or(0, |limits| limits.load_ms);
         let load = Duration::from_millis(load).min(LONGEST_TRANSFER);
-        self.patient_until(begun, load + options.failure_timeout * 2)
+        self.patient_until(begun, load + options.failure_timeout * 2, LONGEST_TRANSFER)
     }
 
     pub(super) fn deadlines(&self, options: &CallerOptions) -> impl Iterator<Item = Time> {
@@ -193,13 +196,16 @@ impl CallerPeer {
 impl PendingRequest {
     /// Says in an error what waited for the peer.
     fn explain(&self, error: WireError) -> WireError {
-        let waited = match self.kind {
+        let waited = match &self.kind {
             RequestKind::Store(_) => "the value of a variable was being sent to it",
             RequestKind::TestLink => "it was testing a link",
             RequestKind::Fetch => "the value of a variable was being fetched from it",
-            _ => return self.unanswered(error),
+            RequestKind::Acquire(Acquisition { names, .. }) => {
+                &format!("the call waited for the shared variables {names}")
+            }
+            RequestKind::Prepare { .. } | RequestKind::Decide(_) => "the call was committing its shared variables",
         };
-        error.at(None, waited)
+        self.unanswered(error).at(None, waited)
     }
 }
 
@@ -211,7 +217,14 @@ impl Caller {
             // It waits for other calls, not for a transfer.
             return request.begun.saturating_add(request.patience);
         }
-        peer.patient_until(request.begun, request.patience)
+        let longest = match request.kind {
+            RequestKind::Store(_) | RequestKind::Fetch => LONGEST_TRANSFER,
+            // They transfer nothing, but may wait behind a transfer in the buffers of the network.
+            RequestKind::TestLink | RequestKind::Acquire(_) | RequestKind::Prepare { .. } | RequestKind::Decide(_) => {
+                request.patience * 2
+            }
+        };
+        peer.patient_until(request.begun, request.patience, longest)
     }
 
     pub(super) fn linked(
@@ -535,7 +548,7 @@ impl Caller {
                 self.acquired(process, lock, values, outcome.is_ok(), request.is_abandoned, out);
                 outcome
             }
-            (RequestKind::Prepare, Answer::Prepared) => Ok(RequestResult::Done),
+            (RequestKind::Prepare { .. }, Answer::Prepared) => Ok(RequestResult::Done),
             (RequestKind::Decide(lock), answer @ (Answer::Decided | Answer::Failed(_))) => {
                 self.decisions.remove(&(process, lock));
                 match answer {

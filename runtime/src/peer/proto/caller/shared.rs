@@ -4,9 +4,9 @@
 //! assigns one of them. It runs like any other step. Then it prepares the new values at their
 //! peers, and decides. At a single peer both are sent at once.
 
-use super::peer::{Acquisition, RequestKind};
-use super::{Caller, CallerOutput, LockNumber, PeerFrame, ProcessNumber, RequestNumber, Time, ValueId, WireError};
-use super::{prefix, too_large, unavailable};
+use super::peer::{Acquisition, RequestKind, unknown_commit};
+use super::{Caller, CallerOutput, LockNumber, PeerFrame, ProcessNumber, RequestNumber, RequestResult, Time, ValueId};
+use super::{WireError, prefix, too_large, unavailable};
 use crate::peer::proto::codec::{MAX_HEAD, MAX_LOCKS, MAX_SHARED};
 use crate::peer::proto::frame::{PeerKey, SharedUse};
 use std::time::Duration;
@@ -31,6 +31,16 @@ pub(crate) struct WantedLock {
     /// The ids of the newest values, in the order of the uses. They exist when the request has
     /// succeeded.
     pub(crate) values: Vec<ValueId>,
+}
+
+/// Returns the outcome of a commit at one peer, by those of handing over the values and of the
+/// decision.
+pub(crate) fn outcome_alone(
+    prepared: Result<RequestResult, WireError>,
+    decided: Result<RequestResult, WireError>,
+) -> Result<RequestResult, WireError> {
+    // What was refused cannot be committed, and why says more.
+    decided.map_err(|error| prepared.err().unwrap_or(error))
 }
 
 impl Caller {
@@ -114,9 +124,36 @@ impl Caller {
         }
     }
 
-    /// Hands over the new values of a lock's variables, by the index of the use. `is_alone` says
-    /// that the step assigns shared variables of no other peer.
+    /// Hands over the new values of a lock's variables, by the index of the use, and commits them.
+    /// The step assigns shared variables of no other peer. [`outcome_alone`] tells the outcome by
+    /// those of the two requests.
+    pub(crate) fn commit_alone(
+        &mut self,
+        process: ProcessNumber,
+        lock: LockNumber,
+        values: Vec<(u32, ValueId)>,
+        time: (Time, Duration),
+        out: &mut Vec<CallerOutput>,
+    ) -> Result<[RequestNumber; 2], WireError> {
+        let prepared = self.hand_over(process, lock, true, values, time, out)?;
+        let decided = self.decide(process, lock, true, time, out)?;
+        Ok([prepared, decided])
+    }
+
+    /// Hands over the new values of a lock's variables, by the index of the use. The step assigns
+    /// shared variables of other peers, too.
     pub(crate) fn prepare(
+        &mut self,
+        process: ProcessNumber,
+        lock: LockNumber,
+        values: Vec<(u32, ValueId)>,
+        time: (Time, Duration),
+        out: &mut Vec<CallerOutput>,
+    ) -> Result<RequestNumber, WireError> {
+        self.hand_over(process, lock, false, values, time, out)
+    }
+
+    fn hand_over(
         &mut self,
         process: ProcessNumber,
         lock: LockNumber,
@@ -129,13 +166,14 @@ impl Caller {
         if !is_alone {
             self.decisions.insert((process, lock), None);
         }
-        let request = self.request(process, RequestKind::Prepare, time);
+        let request = self.request(process, RequestKind::Prepare { is_alone }, time);
         self.send_to(process, PeerFrame::Prepare { request, lock, is_alone, values }, out);
         Ok(request)
     }
 
     /// Commits or drops the new values of a lock that is prepared, and ends the lock. If the peer
-    /// is lost, the decision about a commit at several peers is told when it is back.
+    /// is lost, the decision about a commit at several peers is told when it is back, so the error
+    /// says that the outcome is unknown.
     pub(crate) fn decide(
         &mut self,
         process: ProcessNumber,
@@ -148,7 +186,9 @@ impl Caller {
             // The peer may have lost the session in the meantime. Then it has kept the values.
             Some(decision) => {
                 *decision = Some(commits);
-                self.peer(process).and_then(|peer| peer.why_unavailable()).map_or(Ok(()), Err)?;
+                if let Some(error) = self.peer(process).and_then(|peer| peer.why_unavailable()) {
+                    return Err(if commits { unknown_commit(error) } else { error });
+                }
             }
             None => self.check_lock(process, lock)?,
         }
@@ -156,6 +196,14 @@ impl Caller {
         let request = self.request(process, RequestKind::Decide(lock), time);
         self.send_to(process, PeerFrame::Decide { request, lock, commits }, out);
         Ok(request)
+    }
+
+    /// Returns whether a peer lets the session ask for one more lock.
+    pub(crate) fn has_lock_room(&self, process: ProcessNumber) -> bool {
+        let Some(peer) = self.peer(process) else { return true };
+        let limit = peer.limits.map_or(u32::MAX, |limits| limits.steps);
+        // The first is tried in any case.
+        peer.locks.is_empty() || peer.locks.len() < limit as usize
     }
 
     fn check_lock(&self, process: ProcessNumber, lock: LockNumber) -> Result<(), WireError> {

@@ -7,8 +7,11 @@ use crate::peer::proto::payload::{FRAME_BYTES, too_much_waits};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How long a step that has failed waits for failures that come earlier, and for the others to end.
-pub(super) const FAILURE_PATIENCE: Duration = Duration::from_millis(200);
+/// Returns how long a step that has failed waits for failures that come earlier, and for the others
+/// to end.
+pub(super) fn failure_patience(options: &CallerOptions) -> Duration {
+    (options.failure_timeout / 50).min(Duration::from_millis(200))
+}
 
 /// A step in flight.
 #[derive(Debug)]
@@ -317,6 +320,7 @@ impl Caller {
         fault: StepFault,
         out: &mut Vec<CallerOutput>,
     ) {
+        let patience = failure_patience(&self.options);
         let Some(state) = self.steps.get_mut(&step) else { return };
         if let Some(known) = &mut state.failure {
             if rank < known.rank {
@@ -328,7 +332,7 @@ impl Caller {
         let reason = prefix(&fault.error.message, 1_000).to_owned();
         let arrival = CallerArrival::Failed { process, failure: fault.clone() };
         out.push(CallerOutput::Arrived { step, arrival, held: None });
-        state.failure = Some(PendingFailure { rank, fault, until: now + FAILURE_PATIENCE });
+        state.failure = Some(PendingFailure { rank, fault, until: now + patience });
         let mut running = Vec::new();
         for participant in &mut state.participants {
             if participant.ended.is_some() {

@@ -1,12 +1,15 @@
 //! Times of a session at its owner: when a peer is lost, and what is said of it.
 
 use super::{BeginError, Caller, CallerInput, CallerOptions, CallerOutput, KnownPeer, LinkLoss};
-use super::{PeerFrame, ProgramOffer, ProgramState, SharedAccess, StepPlan};
+use super::{PeerFrame, ProgramOffer, ProgramState, RequestResult, SharedAccess, StepPlan, outcome_alone};
 use crate::peer::proto::frame::{CallerFrame, Digest, Hello, PeerKey, ProcessNumber, ProgramNumber, SessionId};
-use crate::peer::proto::frame::{PartMessage, SessionLimits, StepFault, StepMessage, StepNumber, StepProgress};
+use crate::peer::proto::frame::{
+    LockNumber, PartMessage, RequestNumber, SessionLimits, StepFault, StepMessage, StepNumber, StepProgress,
+};
 use crate::peer::proto::frame::{WireError, WireErrorKind, WireFrame};
 use crate::peer::proto::{LinkNumber, Time};
 use anabranch_dsl::{Bytes, HostTensor};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -369,6 +372,71 @@ fn a_wait_for_locks_ends_at_its_limit_and_names_the_variables() {
         "the call waited 60.0 s for the locks of `a`, `b` at `/peer:0` (01010101, 10.0.0.1:7700), the limit"
     );
     assert!(!played.is_lost());
+}
+
+/// Returns the outcomes of requests that are done.
+fn answers(played: &mut PlayedPeers) -> BTreeMap<RequestNumber, Result<RequestResult, WireError>> {
+    let done = |output| match output {
+        CallerOutput::RequestDone { request, outcome } => Some((request, outcome)),
+        _ => None,
+    };
+    played.out.drain(..).filter_map(done).collect()
+}
+
+/// Acquires the lock of a variable at a peer.
+fn acquire(played: &mut PlayedPeers, process: ProcessNumber) -> LockNumber {
+    let (name, ty) = ("a".to_owned(), "i64[]".to_owned());
+    let access = SharedAccess { name, ty, is_read: true, is_assigned: true, initial: None };
+    let time = (played.now, TIMEOUT);
+    let wanted = played.caller.acquire(process, (&[access], true), time, &mut played.out).expect("the peer is there");
+    played.frame_on(LinkNumber(process.0.into()), CallerFrame::Acquired { request: wanted.request });
+    wanted.lock.expect("a lock was asked for")
+}
+
+#[test]
+fn a_commit_at_one_peer_that_was_lost_is_unknown_unless_the_peer_refused_it() {
+    for (is_refused, expected) in [(false, "it is unknown whether the step has changed"), (true, "no memory")] {
+        let mut played = PlayedPeers::open();
+        let lock = acquire(&mut played, PEER);
+        let asked = played.caller.commit_alone(PEER, lock, Vec::new(), (played.now, TIMEOUT), &mut played.out);
+        let [prepare, decide] = asked.expect("the peer is there");
+        if is_refused {
+            let error = WireError::new(WireErrorKind::ResourceExhausted, "no memory");
+            played.frame(CallerFrame::RequestFailed { request: prepare, error });
+        }
+        played.input(CallerInput::LinkLost { link: LINK, loss: LinkLoss::TimedOut });
+        let mut answers = answers(&mut played);
+        let [prepared, decided] = [prepare, decide].map(|request| answers.remove(&request).expect("it is answered"));
+        let error = outcome_alone(prepared, decided).expect_err("the peer was lost");
+        assert!(error.message.starts_with(expected), "{error:?}");
+    }
+}
+
+#[test]
+fn a_decision_for_a_peer_that_was_lost_says_that_the_outcome_is_unknown() {
+    for commits in [true, false] {
+        let mut played = PlayedPeers::open_with_two();
+        let lock = acquire(&mut played, PEER);
+        let time = (played.now, TIMEOUT);
+        let request = played.caller.prepare(PEER, lock, Vec::new(), time, &mut played.out).expect("the peer is there");
+        played.frame(CallerFrame::Prepared { request });
+        played.input(CallerInput::LinkLost { link: LINK, loss: LinkLoss::TimedOut });
+        let decided = played.caller.decide(PEER, lock, commits, time, &mut played.out);
+        let error = decided.expect_err("the peer was lost");
+        assert_eq!(error.message.starts_with("it is unknown whether the step has changed"), commits, "{error:?}");
+    }
+}
+
+#[test]
+fn a_session_knows_how_many_locks_it_may_ask_for() {
+    let mut played = PlayedPeers::open();
+    for _ in 0..LIMITS.steps {
+        assert!(played.caller.has_lock_room(PEER));
+        acquire(&mut played, PEER);
+    }
+    assert!(!played.caller.has_lock_room(PEER));
+    played.caller.unlock(PEER, LockNumber(1), &mut played.out);
+    assert!(played.caller.has_lock_room(PEER));
 }
 
 #[test]

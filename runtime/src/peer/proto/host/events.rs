@@ -46,7 +46,7 @@ pub(crate) struct HostLimits {
     /// Steps of a session that run, and the bytes that they use.
     pub(crate) steps: usize,
     pub(crate) step_bytes: u64,
-    /// Bytes of one payload, and of the payloads of one link that are being received.
+    /// Bytes of one payload, and of the payloads of one node that are being received.
     pub(crate) body_bytes: u64,
     pub(crate) incoming_bytes: u64,
 }

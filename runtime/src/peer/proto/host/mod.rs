@@ -117,15 +117,16 @@ impl Host {
     /// Decides whether a link may send a body of this many bytes, before memory is taken for it.
     pub(crate) fn admit(&mut self, link: LinkNumber, to: Destination, len: u64) -> Result<(), String> {
         let Destination::Peer(_) = to else { return Ok(()) };
-        let Some(state) = self.links.get_mut(&link) else { return Err("the link is closed".to_owned()) };
+        let Some(state) = self.links.get(&link) else { return Err("the link is closed".to_owned()) };
         if state.name.is_none() {
             return Err("a frame before the first".to_owned());
         }
-        let incoming = state.incoming_bytes.saturating_add(len);
+        let of_node = self.links.values().filter(|other| other.node == state.node);
+        let incoming = of_node.fold(len, |sum, link| sum.saturating_add(link.incoming_bytes));
         if len > self.limits.body_bytes || incoming > self.limits.incoming_bytes {
             return Err(format!("a payload of {len} bytes is more than this peer receives"));
         }
-        state.incoming_bytes = incoming;
+        self.links.get_mut(&link).expect("the link is open").incoming_bytes += len;
         Ok(())
     }
 
@@ -256,8 +257,8 @@ impl Host {
                 // A node that sessions introduced sees nothing of others.
                 out.push(match self.links[&link].is_introduced {
                     true => {
-                        let report = LinkFrame::StatusReport(StatusReport::default());
-                        HostOutput::Send { link, frame: WireFrame::Link(report) }
+                        let report = StatusReport { is_refused: true, ..StatusReport::default() };
+                        HostOutput::Send { link, frame: WireFrame::Link(LinkFrame::StatusReport(report)) }
                     }
                     false => HostOutput::Report { link, report: self.status(node) },
                 });
@@ -352,9 +353,9 @@ impl Host {
             usage: self.usage(),
             steps: steps.take(MAX_STEPS).collect(),
             shared: self.shared.report(),
+            n_shared: self.shared.len() as u64,
             library: (loaded as u64, idle as u64),
-            arrivals: 0,
-            queues: Vec::new(),
+            ..StatusReport::default()
         }
     }
 

@@ -193,6 +193,11 @@ impl SharedStore {
         self.doubts.len() + prepared.filter(|prepared| !prepared.is_alone).count()
     }
 
+    /// Returns the number of variables.
+    pub(super) fn len(&self) -> usize {
+        self.vars.len()
+    }
+
     /// Returns the state of the first variables.
     pub(super) fn report(&self) -> Vec<SharedEntry> {
         let entry = |(name, var): (&String, &SharedVar)| {

@@ -6,7 +6,7 @@
 
 use super::cluster::{ClusterModel, CounterKey, ms};
 use super::work::{stamp_of, tensor_of};
-use crate::peer::proto::caller::{RequestResult, SharedAccess, WantedLock};
+use crate::peer::proto::caller::{RequestResult, SharedAccess, WantedLock, outcome_alone};
 use crate::peer::proto::frame::{LockNumber, ProcessNumber, RequestNumber, ValueId, WireError, WireErrorKind};
 
 /// The outcome of a request.
@@ -28,6 +28,8 @@ struct CounterOwner {
     lock: Option<LockNumber>,
     counter: Option<CounterKey>,
     phase: CounterPhase,
+    /// The outcome of handing over the value, if it is committed at once.
+    prepared: Option<Answered>,
 }
 
 /// How far an increment is at a peer. Most phases wait for a request.
@@ -46,6 +48,11 @@ enum CounterPhase {
     /// Prepared and decided at once.
     Both(RequestNumber, RequestNumber),
     Done,
+}
+
+/// Returns whether an error says that a commit may have happened.
+fn is_of_unknown_commit(error: &WireError) -> bool {
+    error.message.starts_with("it is unknown")
 }
 
 impl CounterPhase {
@@ -81,6 +88,7 @@ impl ClusterModel {
             lock: None,
             counter: None,
             phase: CounterPhase::Idle,
+            prepared: None,
         };
         let owners = processes.into_iter().map(|process| (process, self.rng.below(2))).map(owner).collect();
         self.go_on(node, Increment { owners });
@@ -95,13 +103,18 @@ impl ClusterModel {
         let owner = &mut increment.owners[index];
         let process = owner.process;
         match (owner.phase, outcome) {
-            (CounterPhase::Both(prepare, decide), _) if prepare == request => {
+            (CounterPhase::Both(prepare, decide), outcome) if prepare == request => {
+                owner.prepared = Some(outcome.clone());
                 owner.phase = CounterPhase::Deciding(decide);
             }
-            (CounterPhase::Deciding(_) | CounterPhase::Both(..), outcome) => {
+            (CounterPhase::Deciding(_), outcome) => {
                 owner.phase = CounterPhase::Done;
+                let outcome = match owner.prepared.take() {
+                    Some(prepared) => outcome_alone(prepared, outcome.clone()),
+                    None => outcome.clone(),
+                };
                 let counter = owner.counter.clone().expect("the counter was acquired");
-                let is_unknown = outcome.as_ref().is_err_and(|error| error.message.starts_with("it is unknown"));
+                let is_unknown = outcome.as_ref().is_err_and(is_of_unknown_commit);
                 let (known, unknown) = self.increments.entry(counter).or_default();
                 if !is_unknown {
                     *unknown -= 1;
@@ -186,14 +199,21 @@ impl ClusterModel {
                 else {
                     unreachable!("all are locked and written")
                 };
-                let prepared = self.call(node, |caller, now, out| {
-                    caller.prepare(process, lock, is_alone, vec![(0, value)], (now, ms(900)), out)
-                });
+                let values = vec![(0, value)];
+                if is_alone {
+                    let asked = self
+                        .call(node, |caller, now, out| caller.commit_alone(process, lock, values, (now, ms(900)), out));
+                    let Ok([prepare, decide]) = asked else { return self.give_up(node, increment) };
+                    let owner = &mut increment.owners[index];
+                    (owner.lock, owner.phase) = (None, CounterPhase::Both(prepare, decide));
+                    let counter = owner.counter.clone().expect("the counter was acquired");
+                    self.increments.entry(counter).or_default().1 += 1;
+                    continue;
+                }
+                let prepared =
+                    self.call(node, |caller, now, out| caller.prepare(process, lock, values, (now, ms(900)), out));
                 let Ok(prepare) = prepared else { return self.give_up(node, increment) };
                 increment.owners[index].phase = CounterPhase::Preparing(prepare);
-                if is_alone && !self.decide(node, &mut increment, index) {
-                    return self.give_up(node, increment);
-                }
             }
         } else if all(&increment, |phase| phase == CounterPhase::Prepared) && self.rng.below(3) > 0 {
             for index in 0..increment.owners.len() {
@@ -218,25 +238,26 @@ impl ClusterModel {
         }
     }
 
-    /// Decides that an increment happens at a peer. Returns whether the peer was told.
-    fn decide(&mut self, node: usize, increment: &mut Increment, index: usize) -> bool {
-        let CounterOwner { process, lock, ref counter, phase, .. } = increment.owners[index];
+    /// Decides that an increment at several peers happens at one of them.
+    fn decide(&mut self, node: usize, increment: &mut Increment, index: usize) {
+        let CounterOwner { process, lock, ref counter, .. } = increment.owners[index];
         let lock = lock.expect("the counter is locked");
         let counter = counter.clone().expect("the counter was acquired");
-        // A decision about a commit at several peers is told when the peer is back.
+        // The decision is told when the peer is back.
         self.increments.entry(counter.clone()).or_default().1 += 1;
         let decided = self.call(node, |caller, now, out| caller.decide(process, lock, true, (now, ms(900)), out));
         let owner = &mut increment.owners[index];
         owner.lock = None;
-        owner.phase = match (decided, phase) {
-            (Ok(decide), CounterPhase::Preparing(prepare)) => CounterPhase::Both(prepare, decide),
-            (Ok(decide), _) => CounterPhase::Deciding(decide),
-            (Err(_), _) => {
-                self.seen.unknown += 1;
-                CounterPhase::Done
-            }
+        owner.phase = match &decided {
+            Ok(decide) => CounterPhase::Deciding(*decide),
+            Err(_) => CounterPhase::Done,
         };
-        owner.phase != CounterPhase::Done
+        if let Err(error) = decided {
+            self.seen.unknown += 1;
+            if !is_of_unknown_commit(&error) {
+                self.wrong(format!("an increment that may happen later fails: {}", error.message));
+            }
+        }
     }
 
     /// Ends an increment that cannot happen. Returns true.
