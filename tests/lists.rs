@@ -42,6 +42,27 @@ fn elements_of_a_tensor_are_read_in_a_loop() {
     check(f, [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], &[135.0, 246.0]);
 }
 
+/// An index that is computed in many ways is analyzed in time proportional to its operations.
+#[test]
+fn elements_are_written_at_an_index_of_many_sums() {
+    #[graph]
+    fn f(n: Tensor<i32>, z: Tensor<i32>, d: Tensor<i32>) -> S {
+        let mut list = List::with_len(n, ());
+        let mut i = scalar(0);
+        while i < n {
+            // A division can fail, so it stays in the loop.
+            let mut t = z / d;
+            for _ in [(); 40] {
+                t = t + t;
+            }
+            list.write(i + t, i.cast::<f64>());
+            i += 1;
+        }
+        list.stack()
+    }
+    check(f, (40, 0, 1), &(0..40).map(f64::from).collect::<Vec<_>>());
+}
+
 #[test]
 fn a_stack_of_tensors_in_a_list_pops_in_reverse() {
     #[graph]

@@ -247,6 +247,24 @@ fn nested_loops_and_branches() {
     adds_in_place(branches, &quarters(&SHAPE));
 }
 
+/// Each level of a nest adds to the time of its gradient, and does not double it.
+#[test]
+fn a_deep_nest_of_loops_has_a_gradient() {
+    #[graph]
+    fn once(y: S, x: S, inner: &dyn Fn(S) -> S) -> S {
+        let (mut y, mut i) = (y, scalar(0));
+        while i < 1 {
+            y = inner(y) * x;
+            i += 1;
+        }
+        y
+    }
+    fn nest(depth: usize, y: S, x: S) -> S {
+        if depth == 0 { y } else { once(y, x, &|y| nest(depth - 1, y, x)) }
+    }
+    check(|x: S| gradients(nest(24, x, x), x), 1.0, &[25.0]);
+}
+
 #[test]
 fn a_loop_over_checkpoints() {
     #[graph]

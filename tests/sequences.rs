@@ -155,6 +155,73 @@ fn second_derivatives_are_the_same() {
 }
 
 #[test]
+fn a_sequence_of_unknown_length_stays_in_its_loop() {
+    #[graph]
+    fn stacked(x: S, w: S) -> S {
+        let (mut list, mut i) = (List::<f64>::new([3]), scalar(0));
+        while i < 5 {
+            list.push(x * i.cast::<f64>());
+            i += 1;
+        }
+        let rows = list.stack();
+        let (mut s, mut j) = (zeros::<f64>([4]), scalar(0));
+        while j < 5 {
+            s = (s + rows.row(j).matmul(w)).tanh();
+            j += 1;
+        }
+        s
+    }
+    assert_eq!(check(stacked, &[&[3], &[3, 4]]), [1, 0]);
+}
+
+#[test]
+fn so_many_trips_that_their_products_have_no_size_change_nothing() {
+    #[graph]
+    fn many(go: S, a: S, b: S) -> S {
+        let mut s = zeros::<f64>([4, 4]);
+        if go > 1.0 {
+            let mut i = scalar(0i64);
+            while i < (1i64 << 61) {
+                s += a.matmul(b);
+                i += 1;
+            }
+        }
+        s
+    }
+    check(many, &[&[], &[4, 1], &[1, 4]]);
+}
+
+#[test]
+fn an_index_past_the_end_of_a_sequence_fails_where_it_is_read() {
+    #[graph]
+    fn rows(x: S, w: S, printed: &Var<i32>) -> S {
+        let (mut s, mut i) = (zeros::<f64>([4]), scalar(0));
+        while i < 6 {
+            let row = x.row(i);
+            println!("{i}");
+            printed.set(printed.get() + 1);
+            s = (s + row.matmul(w)).tanh();
+            i += 1;
+        }
+        s
+    }
+    let inputs = [numbers(&[5, 3]), numbers(&[3, 4])];
+    let errors = [true, false].map(|interpreted| {
+        let lines = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
+        let seen = lines.clone();
+        let print = move |_, text: &str| seen.lock().expect("no print panics").push_str(text);
+        let session = Session::builder().print_to(print).build().expect("a session on the CPU");
+        let printed = Var::<i32>::new("printed", 0);
+        let f = session.function(|x: S, w: S| rows(x, w, &printed)).unwrap_or_else(|e| panic!("{e}"));
+        let error = f.interpreted(interpreted).call_host(&inputs).expect_err("there are 5 rows");
+        let lines = lines.lock().expect("no print panics").clone();
+        (error.message.clone(), error.loc().map(|loc| (loc.line, loc.column)), lines)
+    });
+    assert_eq!(errors[0], errors[1]);
+    assert_eq!(errors[0].2, "0\n1\n2\n3\n4\n");
+}
+
+#[test]
 fn trips_that_only_the_data_knows_change_nothing() {
     #[graph]
     fn some(x: S, w: S, u: S) -> S {

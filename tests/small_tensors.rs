@@ -143,6 +143,17 @@ fn zeros_keep_the_sign_that_they_have_elsewhere() {
     check(halves, ([-0.0, -0.0], 2), &[f64::INFINITY; 2]);
     check(halves, ([-0.0, -0.0], 0), &[f64::NEG_INFINITY; 2]);
     check(|x: Tensor<f64>| scalar(1.0) / x.sum_axis(Vec::<usize>::new()), -0.0, &[f64::NEG_INFINITY]);
+    // Also if they have a single term.
+    #[graph]
+    fn kept(x: Tensor<f64>, n: Tensor<i32>) -> Tensor<f64> {
+        let (mut y, mut i) = (x, scalar(0));
+        while i < n {
+            y = y.sum_keepdim(0);
+            i += 1;
+        }
+        scalar(1.0) / y
+    }
+    check(kept, ([[-0.0, -0.0]], 2), &[f64::INFINITY; 2]);
 }
 
 /// A body with many exits and many scalars keeps the scalars in memory.

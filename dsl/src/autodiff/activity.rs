@@ -81,6 +81,9 @@ impl Sweep<'_> {
     }
 }
 
+/// The parameters of the bodies of loops that get a cotangent, as far as they are known.
+type ReachedInLoops = FxHashMap<Node, FxHashSet<Value>>;
+
 /// The values that depend differentiably on `wrt`.
 pub(super) struct Active(pub(super) FxHashSet<Value>);
 
@@ -96,6 +99,17 @@ impl Active {
         region: Region,
         seeds: &mut dyn Iterator<Item = Value>,
     ) -> FxHashSet<Value> {
+        self.reached_from(graph, region, seeds, &mut FxHashMap::default())
+    }
+
+    /// Returns what [`reached`](Self::reached) does. `known` has what was found for fewer seeds.
+    fn reached_from(
+        &self,
+        graph: &crate::Graph,
+        region: Region,
+        seeds: &mut dyn Iterator<Item = Value>,
+        known: &mut ReachedInLoops,
+    ) -> FxHashSet<Value> {
         let mut reached: FxHashSet<Value> = seeds.filter(|&v| self.contains(v)).collect();
         for &node in graph.region(region).nodes.iter().rev() {
             let data = graph.node(node);
@@ -106,7 +120,7 @@ impl Active {
             let operands: Vec<Value> = match &data.op {
                 Op::Prim(..) | Op::Stack(_) | Op::List(_) => data.operands.clone(),
                 Op::While { .. } => {
-                    let (vars, captures) = self.reached_in_loop(graph, node, |result| reached.contains(&result));
+                    let (vars, captures) = self.reached_in_loop_from(graph, node, |r| reached.contains(&r), known);
                     let inits = vars.iter().map(|var| var.init);
                     inits.chain(captures.iter().map(|&(_, outer)| outer)).collect()
                 }
@@ -115,7 +129,7 @@ impl Active {
                     for &inner in graph.result_regions(node) {
                         let yields = graph.region(inner).yields.iter().enumerate();
                         let mut seeds = yields.filter(|&(i, _)| hit(i)).map(|(_, &v)| v);
-                        let reached = self.reached(graph, inner, &mut seeds);
+                        let reached = self.reached_from(graph, inner, &mut seeds, known);
                         let pairs = graph.entry(inner).filter(|(param, _)| reached.contains(param));
                         operands.extend(pairs.map(|(_, outer)| outer));
                     }
@@ -145,19 +159,33 @@ impl Active {
         node: Node,
         is_seed: impl Fn(Value) -> bool,
     ) -> (Vec<LoopVar>, Vec<(Value, Value)>) {
+        self.reached_in_loop_from(graph, node, is_seed, &mut FxHashMap::default())
+    }
+
+    fn reached_in_loop_from(
+        &self,
+        graph: &crate::Graph,
+        node: Node,
+        is_seed: impl Fn(Value) -> bool,
+        known: &mut ReachedInLoops,
+    ) -> (Vec<LoopVar>, Vec<(Value, Value)>) {
         let data = graph.while_of(node);
         let params = &graph.region(data.body()).params;
         let seeds = data.vars().filter(|var| is_seed(var.result)).map(|var| var.body_param);
-        let mut hit: FxHashSet<Value> = seeds.filter(|&param| self.contains(param)).collect();
+        // Loops around this one come here again with more seeds. To begin with what was found
+        // before keeps the time of nested loops from doubling with each level.
+        let mut hit = known.remove(&node).unwrap_or_default();
+        hit.extend(seeds.filter(|&param| self.contains(param)));
         loop {
             let mut seeds = data.vars().filter(|var| hit.contains(&var.body_param)).map(|var| var.next);
-            let inner = self.reached(graph, data.body(), &mut seeds);
+            let inner = self.reached_from(graph, data.body(), &mut seeds, known);
             let before = hit.len();
             hit.extend(params.iter().filter(|param| inner.contains(param)));
             if hit.len() == before {
-                let vars = data.vars().filter(|var| hit.contains(&var.body_param));
-                let captures = graph.captures_in(data.body()).filter(|(param, _)| hit.contains(param));
-                return (vars.collect(), captures.collect());
+                let vars = data.vars().filter(|var| hit.contains(&var.body_param)).collect();
+                let captures = graph.captures_in(data.body()).filter(|(param, _)| hit.contains(param)).collect();
+                known.insert(node, hit);
+                return (vars, captures);
             }
         }
     }

@@ -316,14 +316,19 @@ impl LoopAnalysis<'_> {
 
     /// Returns whether a value of the body is loop-invariant: computed from captures and constants.
     fn is_invariant(&self, value: Value) -> bool {
-        match self.graph.value(value).def {
-            ValueDef::Param(..) => self.graph.captured_by(value).is_some(),
-            ValueDef::Result(..) => match self.made_by(value) {
-                Some((Op::Constant(_), _)) => true,
-                Some((Op::Prim(..), operands)) => operands.iter().all(|&v| self.is_invariant(v)),
-                _ => false,
-            },
+        let (mut seen, mut left) = (FxHashSet::default(), vec![value]);
+        while let Some(value) = left.pop() {
+            if !seen.insert(value) {
+                continue;
+            }
+            match (self.graph.value(value).def, self.made_by(value)) {
+                (ValueDef::Param(..), _) if self.graph.captured_by(value).is_some() => {}
+                (ValueDef::Result(..), Some((Op::Constant(_), _))) => {}
+                (ValueDef::Result(..), Some((Op::Prim(..), operands))) => left.extend(operands),
+                _ => return false,
+            }
         }
+        true
     }
 
     /// Returns the nonzero integer that every iteration adds to a loop variable.

@@ -35,6 +35,11 @@ const MAX_BYTES: usize = 1 << 28;
 /// Matmuls with more rows are large enough by themselves.
 const MAX_ROWS: usize = 256;
 
+/// Returns whether a product of extents and the bytes of an element is above [`MAX_BYTES`].
+fn is_too_large(factors: [usize; 4]) -> bool {
+    factors.into_iter().fold(1, usize::saturating_mul) > MAX_BYTES
+}
+
 impl Pass for HoistMatmuls {
     fn name(&self) -> &'static str {
         "hoist_matmuls"
@@ -111,10 +116,10 @@ impl Sequence<'_> {
                 Some((prim::RESHAPE, &[slice])) => slice,
                 _ => x,
             };
-            let (Some(w), Some((all, index))) = (self.outside(w), self.element_of(slice)) else { continue };
-            let n = self.graph.ty(all).element().shape.known().map_or(0, |extents| extents[0]);
-            let bytes = n * rows * columns * self.graph.ty(w).element().dtype.size();
-            if rows > MAX_ROWS || bytes > MAX_BYTES || 2 * self.trips < n {
+            let (Some(w), Some((read, all, index))) = (self.outside(w), self.element_of(slice)) else { continue };
+            let Some(n) = self.graph.ty(all).element().shape.known().map(|extents| extents[0]) else { continue };
+            let size = self.graph.ty(w).element().dtype.size();
+            if rows > MAX_ROWS || is_too_large([n, rows, columns, size]) || self.trips < n.div_ceil(2) {
                 continue;
             }
             let graph = self.graph.at(InsertPoint::Before(self.node), origin);
@@ -123,26 +128,32 @@ impl Sequence<'_> {
             let products = graph.prim(prim::MATMUL, &[all, w], Attrs::none());
             let products = graph.prim(prim::RESHAPE, &[products], Shaped { shape: [n, rows, columns].into() });
             let [_, products] = graph.add_capture(self.node, products).params;
-            let graph = graph.at(InsertPoint::Before(product), origin);
+            // An index that is out of bounds fails where it did before.
+            let data = graph.node(read);
+            let of_read = Origin { loc: data.loc, written: Some(data.name_in_errors()), ..origin };
+            let graph = graph.at(InsertPoint::Before(read), of_read);
             let own = graph.prim(prim::DYNAMIC_SLICE, &[products, index], DynamicSlice { axis: 0, size: 1 });
+            let graph = graph.at(InsertPoint::Before(product), origin);
             let own = graph.prim(prim::RESHAPE, &[own], Shaped { shape: [rows, columns].into() });
             graph.replace(result, own);
             self.changed = true;
         }
     }
 
-    /// Returns the captured sequence and the index, if a value is one element along its first axis.
-    fn element_of(&self, element: Value) -> Option<(Value, Value)> {
-        let data = self.graph.node(self.graph.producer(element)?);
+    /// Returns the operation that reads a value, the captured sequence, and the index. The value is
+    /// one element along the first axis of the sequence, or there is no result.
+    fn element_of(&self, element: Value) -> Option<(Node, Value, Value)> {
+        let read = self.graph.producer(element)?;
+        let data = self.graph.node(read);
         let &[all, index] = &data.operands[..] else { return None };
         let all = self.outside(all)?;
         match &data.op {
             Op::Prim(def, attrs) if def == prim::DYNAMIC_SLICE => {
-                (DynamicSlice::of(attrs) == DynamicSlice { axis: 0, size: 1 }).then_some((all, index))
+                (DynamicSlice::of(attrs) == DynamicSlice { axis: 0, size: 1 }).then_some((read, all, index))
             }
             Op::List(ListOp::Read) => {
                 let list = self.graph.node(self.graph.producer(all)?);
-                matches!(list.op, Op::List(ListOp::Unstack)).then(|| (list.operands[0], index))
+                matches!(list.op, Op::List(ListOp::Unstack)).then(|| (read, list.operands[0], index))
             }
             _ => None,
         }
@@ -166,7 +177,7 @@ impl Sequence<'_> {
                 continue;
             };
             let size = self.graph.ty(left).element().dtype.size();
-            if depth > MAX_ROWS || self.trips * depth * rows.max(width) * size > MAX_BYTES {
+            if depth > MAX_ROWS || is_too_large([self.trips, depth, rows.max(width), size]) {
                 continue;
             }
             let origin = self.graph.node(group[0].product).origin();

@@ -487,8 +487,12 @@ impl ScalarizedCopy<'_> {
         }
         let zero = HostTensor::zeros(ty.dtype, []);
         if let Some(combine) = def.reduces_by().map(Combiner::prim) {
-            // A sum starts with zero, which turns `-0.0` into `0.0`, unless it has a single term.
-            let start = (combine == prim::ADD && n < operands[0].len()).then(|| out.constant(zero));
+            // A sum starts with zero, which turns `-0.0` into `0.0`, also if it has a single term.
+            let is_sum = match def {
+                prim::SUM_LIKE => shapes[0] != shapes[1],
+                _ => combine == prim::ADD && !Reduced::of(attrs).axes.is_empty(),
+            };
+            let start = is_sum.then(|| out.constant(zero));
             let mut results: Vec<Option<Value>> = vec![start; n];
             for (&x, i) in operands[0].iter().zip(reduced_to(def, attrs, &shapes, ty)) {
                 results[i] = Some(match results[i] {
