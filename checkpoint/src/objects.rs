@@ -112,8 +112,16 @@ impl WriterClaim {
     /// Deletes the checkpoint of a step for all who look for it.
     pub fn delete(&self, folder: &CheckpointFolder, step: u64) -> Result<()> {
         self.check(folder)?;
-        let path = folder.path_of(step).join(MANIFEST);
-        folder.storage.remove(&path).map_err(|error| failed("remove", &path, &error))
+        let path = folder.path_of(step);
+        let is_set_aside = |name: &String| name != MANIFEST && name.ends_with(MANIFEST);
+        // Where a damaged checkpoint was set aside, the sweep leaves all files.
+        let manifest = match folder.list(&path)?.iter().any(is_set_aside) {
+            true => Manifest::read(&*folder.storage, &path, step).ok().and_then(Result::ok),
+            false => None,
+        };
+        let at = path.join(MANIFEST);
+        folder.storage.remove(&at).map_err(|error| failed("remove", &at, &error))?;
+        manifest.map_or(Ok(()), |manifest| self.remove(folder, &path, |name| manifest.files.contains_key(name)))
     }
 
     /// Removes the files of attempts and deletions that have no manifest. See

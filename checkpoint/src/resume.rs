@@ -71,41 +71,38 @@ pub(crate) fn resume_in(
 ) -> Result<Option<Resumed>> {
     let state = parts.state();
     let mut steps = folder.steps()?;
+    let mut passed_over: Vec<(u64, Diagnostic)> = Vec::new();
     loop {
-        let mut passed_over: Vec<(u64, Diagnostic)> = Vec::new();
-        for &step in steps.iter().rev().filter(|&&step| choice.allows(step)) {
-            let manifest = match folder.manifest(step)? {
-                Ok(manifest) => manifest,
-                Err(error) => {
-                    passed_over.push((step, error));
-                    continue;
+        let is_left = |&step: &u64| choice.allows(step) && passed_over.iter().all(|(of, _)| *of != step);
+        let Some(step) = steps.iter().copied().filter(is_left).next_back() else {
+            return if passed_over.is_empty() { Ok(None) } else { Err(none_usable(folder, passed_over)) };
+        };
+        let manifest = folder.manifest(step)?;
+        let error = match manifest {
+            Ok(manifest) => {
+                let source = format!("the checkpoint {}", folder.path_of(step).display());
+                let matched = match_names(&source, &state, &manifest.types(), restore)?;
+                match folder.read(&manifest, |name| matched.wants(name))? {
+                    Ok(CheckpointData { vars, queues, values }) => {
+                        let content = |(name, queue): &(String, AnyQueue)| {
+                            let content = manifest.queues[name].content(name, queue, &queues);
+                            let content = content.map_err(|why| damaged_value("content of the queue", name, &why))?;
+                            Ok((queue.clone(), content))
+                        };
+                        let contents = matched.queues.iter().map(content).collect::<Result<_>>()?;
+                        let report = matched.assign(session, vars, contents)?;
+                        return Ok(Some(Resumed::new(manifest, values, report, passed_over, parts, folder)?));
+                    }
+                    Err(error) => error,
                 }
-            };
-            let source = format!("the checkpoint {}", folder.path_of(step).display());
-            let matched = match_names(&source, &state, &manifest.types(), restore)?;
-            match folder.read(&manifest, |name| matched.wants(name))? {
-                Ok(CheckpointData { vars, queues, values }) => {
-                    let content = |(name, queue): &(String, AnyQueue)| {
-                        let content = manifest.queues[name].content(name, queue, &queues);
-                        let content = content.map_err(|why| damaged_value("content of the queue", name, &why))?;
-                        Ok((queue.clone(), content))
-                    };
-                    let contents = matched.queues.iter().map(content).collect::<Result<_>>()?;
-                    let report = matched.assign(session, vars, contents)?;
-                    return Ok(Some(Resumed::new(manifest, values, report, passed_over, parts, folder)?));
-                }
-                Err(error) => passed_over.push((step, error)),
             }
+            Err(error) => error,
+        };
+        // A writer may have deleted it since, and saved others.
+        steps = folder.steps()?;
+        if steps.contains(&step) {
+            passed_over.push((step, error));
         }
-        if passed_over.is_empty() {
-            return Ok(None);
-        }
-        // A writer may have saved others since, and deleted these.
-        let now = folder.steps()?;
-        if now == steps {
-            return Err(none_usable(folder, passed_over));
-        }
-        steps = now;
     }
 }
 

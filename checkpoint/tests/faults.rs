@@ -146,7 +146,15 @@ fn an_error_of_the_storage_is_no_damage_and_cuts_no_log() -> Outcome {
 }
 
 #[test]
-fn a_reader_looks_again_when_all_steps_that_it_knew_were_deleted() -> Outcome {
+fn a_reader_looks_again_when_the_step_that_it_reads_was_deleted() -> Outcome {
+    // An older step that is still there is not the latest one.
+    for deleted in [&["step-00000001", "step-00000002"][..], &["step-00000002"]] {
+        reads_the_step_that_was_saved_meanwhile(deleted)?;
+    }
+    Ok(())
+}
+
+fn reads_the_step_that_was_saved_meanwhile(deleted: &'static [&'static str]) -> Outcome {
     let (disk, session, vars) = (HookedDisk::new(), Session::new()?, number(0.0));
     let parts = RunParts::new().module("m", &vars);
     let mut checkpoints = on(&disk).open()?;
@@ -155,13 +163,13 @@ fn a_reader_looks_again_when_all_steps_that_it_knew_were_deleted() -> Outcome {
     let path = |name: &str| PathBuf::from("c").join(name);
     disk.hook(move |operation, at| {
         if operation == "read" && at.starts_with("c/step-00000002") && !done.swap(true, Ordering::Relaxed) {
-            // What another process does: steps 3 and 4, and only those are kept.
+            // What another process does: it saves step 3 and deletes others.
             inner.create_dir(&path("step-00000003"))?;
             for file in ["manifest.json", "state.safetensors"] {
                 let from = inner.bytes(&path("kept").join(file));
                 inner.create(&path("step-00000003").join(file))?.write_all(&from)?;
             }
-            for step in ["step-00000001", "step-00000002"] {
+            for step in deleted {
                 inner.rename(&path(step), &path(&format!(".deleted-{step}-1")))?;
             }
         }

@@ -287,6 +287,10 @@ fn a_damaged_manifest_is_passed_over_and_kept_when_its_step_is_saved_again() -> 
     let mut kept = String::new();
     folder.read(&step.join("damaged-1-manifest.json")).unwrap().bytes.read_to_string(&mut kept).unwrap();
     assert_eq!(kept, "{}");
+    // Only the damaged checkpoint is left when the step is deleted.
+    checkpoints.discard_after(1)?;
+    checkpoints.wait()?;
+    assert_eq!(folder.list(&step).unwrap(), ["damaged-1-manifest.json"]);
     Ok(())
 }
 

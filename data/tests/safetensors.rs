@@ -148,6 +148,10 @@ fn damaged_headers_are_errors_with_their_place() {
         let error = open(&bytes);
         assert!(error.message.ends_with(what), "{error}");
     }
+    let empty = r#"{"x":{"dtype":"F32","shape":[4611686018427387904,0],"data_offsets":[0,0]}}"#;
+    let file = SafetensorsFile::open(folder.write("empty", &with_header(empty, &[]))).unwrap();
+    let error = file.rows::<Array<f32>>("x").map(drop).unwrap_err();
+    assert!(error.message.ends_with("it has 4611686018427387904 rows without elements"), "{error}");
     let path = folder.write("a.safetensors.gz", &tensor("F32", "0,8"));
     let error = SafetensorsFile::open(&path).unwrap_err();
     assert!(error.message.contains("compressed by gzip"), "{error}");

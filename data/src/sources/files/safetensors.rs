@@ -117,6 +117,10 @@ impl SafetensorsFile {
             n_rows = Some(n);
         }
         let n_rows = n_rows.expect("a row has at least one tensor");
+        if let Some(place) = places.iter().find(|place| place.row_len() == 0 && n_rows > MAX_EMPTY_ROWS) {
+            let what = format!("it has {n_rows} rows without elements");
+            return Err(place.broken(what).help(format!("a tensor has at most {MAX_EMPTY_ROWS} of them")));
+        }
         Ok(Dataset::of(TensorRowStage::<R> { places: places.into(), n_rows, row: std::marker::PhantomData }))
     }
 
@@ -139,6 +143,9 @@ impl SafetensorsFile {
         }
     }
 }
+
+/// The most rows without elements. A few bytes of a file can stand for any number of them.
+const MAX_EMPTY_ROWS: u64 = 1 << 32;
 
 /// The first bytes of files that are compressed by gzip. As the length of a header they would be
 /// possible only in files of another kind.
