@@ -469,6 +469,25 @@ fn headers_of_loops_that_only_the_host_leaves() {
     check(f, 1.0, &[1.0 + 3.0 + 2.0 + 1.0 + 2.0, 101.0 + 3.0]);
 }
 
+/// An iterator that is made in the head of a loop is made once.
+#[test]
+fn an_iterator_without_a_name_is_borrowed_once() {
+    #[graph]
+    fn f(x: S, limit: S) -> S {
+        let mut out = x;
+        for k in [1.0, 2.0, 3.0].iter().by_ref() {
+            out += *k;
+            if out > limit {
+                break;
+            }
+        }
+        out
+    }
+    check(f, (0.0, 3.5), &[6.0]);
+    check(f, (0.0, 2.5), &[3.0]);
+    check(f, (0.0, 100.0), &[6.0]);
+}
+
 #[test]
 fn a_stack_of_the_host_that_a_tensor_leaves_is_an_error() {
     #[graph]

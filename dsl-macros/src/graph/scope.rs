@@ -235,7 +235,8 @@ impl Env {
     }
 }
 
-/// Returns a captured variable that a closure assigns or borrows mutably, if there is one.
+/// Returns a captured variable that a closure assigns, borrows mutably, or modifies by a method
+/// whose name says so, if there is one.
 pub(crate) fn changed_by_closure(e: &Expr) -> Option<String> {
     struct FindModifiedCapture {
         own: Vec<String>,
@@ -266,6 +267,7 @@ pub(crate) fn changed_by_closure(e: &Expr) -> Option<String> {
                 Expr::Assign(a) => self.changed(&a.left),
                 Expr::Binary(b) if super::forms::is_assignment(&b.op) => self.changed(&b.left),
                 Expr::Reference(r) if r.mutability.is_some() => self.changed(&r.expr),
+                Expr::MethodCall(m) if method_is(&m.method, Property::Modifies) => self.changed(&m.receiver),
                 _ => {}
             }
             visit::visit_expr(self, e);

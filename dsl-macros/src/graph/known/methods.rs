@@ -42,6 +42,8 @@ pub(crate) enum Property {
     Unwraps,
     /// Returns a mutable reference to the receiver, an iterator.
     Borrows,
+    /// Modifies its receiver, in all types of the standard library and of anabranch.
+    Modifies,
     /// Returns whether an item is in the receiver, which may be a range of numbers.
     RangeTest,
 }
@@ -49,6 +51,7 @@ pub(crate) enum Property {
 /// The table, sorted by name.
 const METHODS: &[(&str, &[Property])] = &[
     ("abs", &[Keeps]),
+    ("append", &[Modifies]),
     ("argmax", &[Keeps]),
     ("argmin", &[Keeps]),
     ("as_bytes", &[Keeps]),
@@ -76,6 +79,7 @@ const METHODS: &[(&str, &[Property])] = &[
     ("chunks_exact_mut", &[LendsItems]),
     ("chunks_mut", &[LendsItems]),
     ("clamp", &[Keeps]),
+    ("clear", &[Modifies]),
     ("clone", &[KeepsByTrait("CloneMethod")]),
     ("cloned", &[Keeps, Iterator]),
     ("cmp", &[Keeps]),
@@ -88,13 +92,14 @@ const METHODS: &[(&str, &[Property])] = &[
     ("deref", &[Keeps]),
     ("dim", &[Keeps]),
     ("div_ceil", &[Keeps]),
-    ("drain", &[Iterator]),
+    ("drain", &[Iterator, Modifies]),
     ("dtype", &[Keeps]),
     ("ends_with", &[Keeps, Bool]),
     ("enumerate", &[Keeps, Iterator, Numbered]),
     ("eq", &[Keeps]),
     ("exp", &[Keeps]),
     ("expect", &[Unwraps]),
+    ("extend", &[Modifies]),
     ("filter", &[Iterator]),
     ("first", &[Keeps]),
     ("first_mut", &[LendsItem]),
@@ -105,6 +110,7 @@ const METHODS: &[(&str, &[Property])] = &[
     ("get_mut", &[LendsItem]),
     ("gt", &[Keeps]),
     ("hash", &[Keeps]),
+    ("insert", &[Modifies]),
     ("into_iter", &[Iterator]),
     ("is_alphabetic", &[Keeps]),
     ("is_empty", &[Keeps, Bool]),
@@ -142,19 +148,29 @@ const METHODS: &[(&str, &[Property])] = &[
     ("mul_add", &[Keeps]),
     ("ne", &[Keeps]),
     ("neg", &[Keeps]),
+    ("next", &[Modifies]),
     ("next_power_of_two", &[Keeps]),
     ("not", &[Keeps]),
     ("ok_or", &[Keeps]),
     ("ok_or_else", &[Keeps]),
     ("partial_cmp", &[Keeps]),
+    ("pop", &[Modifies]),
+    ("pop_back", &[Modifies]),
+    ("pop_front", &[Modifies]),
     ("pow", &[Keeps]),
     ("powf", &[Keeps]),
     ("powi", &[Keeps]),
     ("product", &[Keeps]),
+    ("push", &[Modifies]),
+    ("push_back", &[Modifies]),
+    ("push_front", &[Modifies]),
+    ("push_str", &[Modifies]),
     ("rank", &[Keeps, HostNumber]),
     ("recip", &[Keeps]),
     ("rem_euclid", &[Keeps]),
+    ("remove", &[Modifies]),
     ("repeat", &[Keeps]),
+    ("retain", &[Modifies]),
     ("rev", &[Keeps, Adapter, SomeItems]),
     ("round", &[Keeps]),
     ("saturating_sub", &[Keeps]),
@@ -162,11 +178,16 @@ const METHODS: &[(&str, &[Property])] = &[
     ("signum", &[Keeps]),
     ("sin", &[Keeps]),
     ("skip", &[SomeItems]),
+    ("sort", &[Modifies]),
+    ("sort_by", &[Modifies]),
+    ("sort_by_key", &[Modifies]),
+    ("sort_unstable", &[Modifies]),
     ("split_at", &[Keeps]),
     ("sqrt", &[Keeps]),
     ("starts_with", &[Keeps, Bool]),
     ("step_by", &[Adapter, SomeItems]),
     ("sum", &[Keeps]),
+    ("swap", &[Modifies]),
     ("take", &[SomeItems]),
     ("tan", &[Keeps]),
     ("tanh", &[Keeps]),
@@ -180,6 +201,7 @@ const METHODS: &[(&str, &[Property])] = &[
     ("transpose", &[Keeps]),
     ("trim", &[Keeps]),
     ("trunc", &[Keeps]),
+    ("truncate", &[Modifies]),
     ("unwrap", &[Keeps, Unwraps]),
     ("unwrap_or", &[Keeps]),
     ("unwrap_or_default", &[Keeps]),
@@ -254,7 +276,8 @@ mod tests {
     fn what_lends_its_receiver_does_not_keep_it() {
         for (name, properties) in METHODS {
             let lends = [LendsItems, LendsItem, Borrows].iter().any(|p| properties.contains(p));
-            assert!(!lends || keeps_receiver(name).is_none(), "{name}");
+            let modifies = properties.contains(&Modifies);
+            assert!(!(lends || modifies) || keeps_receiver(name).is_none(), "{name}");
             assert!(keeps_receiver(name).is_none() || !lends_by_name(name), "{name}");
         }
     }

@@ -1,5 +1,6 @@
 //! Loops.
 
+use super::canonical::is_place;
 use super::conditions::is_true;
 use super::state::Resolver;
 use crate::graph::forms::{bare, has_let, take};
@@ -118,9 +119,9 @@ fn host_ends(source: &Expr, syntax: &mut Expr, parts: &mut [Part]) {
     }
 }
 
-/// Returns errors for closures with side effects in the iterator of a host loop that a jump under a
-/// tensor condition leaves: all items are computed while tracing, including those that the jump
-/// skips.
+/// Returns errors for side effects of the iterator of a host loop that a jump under a tensor
+/// condition leaves: all items are computed while tracing, including those that the jump skips. So
+/// a closure in it modifies too much, and a borrowed iterator has no items left.
 fn lazy_changes(iterator: &Expr) -> impl Iterator<Item = Error> {
     let calls = std::iter::successors(Some(iterator), |e| match e {
         Expr::MethodCall(m) => Some(&*m.receiver),
@@ -128,6 +129,11 @@ fn lazy_changes(iterator: &Expr) -> impl Iterator<Item = Error> {
     });
     calls.filter_map(|e| {
         let Expr::MethodCall(m) = e else { return None };
+        if known::method_is(&m.method, known::Property::Borrows) && is_place(&m.receiver) {
+            let message = "this iterator would lose even the items that a jump out of the loop skips: call `by_ref` \
+                           last, or `collect` the items before the loop";
+            return Some(Error::new(m.method.span(), message));
+        }
         let (closure, changed) = m.args.iter().find_map(|arg| Some((arg, scope::changed_by_closure(arg)?)))?;
         let message = format!(
             "this closure would modify `{changed}` even for items that a jump out of the loop skips: `collect` \

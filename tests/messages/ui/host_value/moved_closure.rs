@@ -16,4 +16,16 @@ fn moved(x: Tensor, limit: Tensor) -> Tensor {
     y
 }
 
+#[graph]
+fn pushed(x: Tensor, limit: Tensor) -> Tensor {
+    let mut all = vec![x];
+    {
+        let more = || all.push(x * 2.0);
+        if x > limit {
+            apply(more);
+        }
+    }
+    all[all.len() - 1]
+}
+
 fn main() {}

@@ -29,4 +29,30 @@ fn made(x: Tensor, limit: Tensor) -> Tensor {
     sum + last
 }
 
+#[graph]
+fn pushed(x: Tensor, limit: Tensor) -> Tensor {
+    let mut seen = Vec::new();
+    let mut sum = x;
+    for item in [1.0, 2.0, 3.0].into_iter().inspect(|item| seen.push(*item)) {
+        sum += item;
+        if sum > limit {
+            break;
+        }
+    }
+    sum * seen.len() as f32
+}
+
+#[graph]
+fn borrowed(x: Tensor, limit: Tensor) -> Tensor {
+    let mut items = [1.0, 2.0, 3.0].into_iter();
+    let mut sum = x;
+    for (i, item) in items.by_ref().enumerate() {
+        sum += item * i as f32;
+        if sum > limit {
+            break;
+        }
+    }
+    sum + items.next().unwrap_or(0.0)
+}
+
 fn main() {}

@@ -78,11 +78,14 @@ pub(super) fn while_let(fresh: &mut Fresh, e: &mut Expr) {
 /// Rewrites `for p in iter.by_ref() { .. }` with a jump that may be staged to
 /// `while let Some(p) = iter.next() { .. }`.
 ///
-/// No item is then taken after the jump has left the loop.
+/// No item is then taken after the jump has left the loop. An iterator that is no place ends with
+/// the loop, so nobody misses its items.
 pub(super) fn for_by_ref(e: &mut Expr) {
     let Expr::ForLoop(f) = e else { return };
     let Expr::MethodCall(m) = &*f.expr else { return };
-    if !known::method_is(&m.method, Property::Borrows) || !Jumps::ending_loop(&f.body, f.label.as_ref()).under_construct
+    if !known::method_is(&m.method, Property::Borrows)
+        || !is_place(&m.receiver)
+        || !Jumps::ending_loop(&f.body, f.label.as_ref()).under_construct
     {
         return;
     }
@@ -92,6 +95,19 @@ pub(super) fn for_by_ref(e: &mut Expr) {
         parse_quote!(#(#attrs)* #token let ::core::option::Option::Some(#pat) = #iter.next() #body);
     looping.label = f.label.take();
     *e = Expr::While(looping);
+}
+
+/// Returns whether an expression is a variable or a part of one.
+pub(in crate::graph::resolve) fn is_place(e: &Expr) -> bool {
+    match e {
+        Expr::Path(_) => true,
+        Expr::Field(e) => is_place(&e.base),
+        Expr::Paren(e) => is_place(&e.expr),
+        Expr::Group(e) => is_place(&e.expr),
+        Expr::Reference(e) => is_place(&e.expr),
+        Expr::Unary(ExprUnary { op: UnOp::Deref(_), expr, .. }) => is_place(expr),
+        _ => false,
+    }
 }
 
 /// Rewrites `let P = x else { .. };` with a pattern of numbers.

@@ -38,6 +38,7 @@ pub(super) use comparisons::matches_arguments;
 pub(super) use constants::is_number;
 pub(super) use depth::in_blocks;
 pub(super) use first_values::FirstValues;
+pub(super) use lets::is_place;
 
 use crate::graph::forms::{is_assignment, is_structured};
 use crate::graph::jumps::Jumps;
