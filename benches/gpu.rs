@@ -6,10 +6,14 @@
 //! Other benchmarks run on a GPU, too, as in
 //! `ANABRANCH_DEVICE=gpu cargo bench -p anabranch-benches --features gpu --bench training`.
 
+use anabranch::nn::{Init, Lstm};
+use anabranch::optim::{Optimizer, Sgd};
 use anabranch::prelude::*;
-use anabranch::{Array, GpuAdapter, Session, gpu_adapters};
+use anabranch::runtime::ModelledTimes;
+use anabranch::{Array, GpuAdapter, Session, SimulatedDevice, gpu_adapters};
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
+use std::time::Duration;
 
 fn main() {
     println!("on {}", adapter());
@@ -270,4 +274,108 @@ fn softmax(bencher: Bencher<'_, '_>) {
 #[divan::bench(sample_count = 10, sample_size = 1)]
 fn layer_norm(bencher: Bencher<'_, '_>) {
     of_elements(bencher, 2, |x| x.layer_norm(x.row(0), x.row(1), 1e-5));
+}
+
+/// A device as in the paper on control flow in TensorFlow (EuroSys'18), a K40 with its peak rates,
+/// of which the copies between host and device have queues of their own.
+fn modelled_device() -> SimulatedDevice {
+    SimulatedDevice::new("/gpu:0")
+        .flops(4.3e12)
+        .bandwidth(288e9)
+        .launch(Duration::from_micros(5))
+        .link(10e9, Duration::from_micros(10))
+}
+
+/// An LSTM over the first iterations of a sequence.
+#[graph]
+fn lstm_loss(cell: &Lstm, units: usize, xs: Tensor, n: Tensor<i32>) -> Tensor {
+    let mut state = (zeros([xs.dim(1), units]), zeros([xs.dim(1), units]));
+    let mut total = scalar(0.0);
+    for t in range(0..n) {
+        let (y, next) = cell.step(xs.index(t, 0), state);
+        state = next;
+        total += (y * y).mean();
+    }
+    total
+}
+
+/// Trains an LSTM with batches of 64 sequences of `n` iterations. Prints the memory that it needs,
+/// and the time that its commands take on a modelled device. If there is no memory for it, prints
+/// the error.
+fn train_lstm(adapter: &GpuAdapter, units: usize, n: usize) -> Option<(impl Fn(), ModelledTimes)> {
+    let session = Session::builder().gpu(adapter).device("/gpu:0").build().expect("a session");
+    let (cell, sgd) = (Lstm::new(&Init::new(1), units, units), Sgd::new(0.01));
+    let step = session.function(move |xs: Tensor, n: Tensor<i32>| {
+        let loss = lstm_loss(&cell, units, xs, n);
+        sgd.minimize(loss, &cell);
+        loss
+    });
+    let (step, xs) = (step.expect("a function"), ones([n, 64, units]));
+    let mut result = None;
+    let times = adapter.modelled(&modelled_device(), || result = Some(step.call((&xs, n as i32))));
+    if let Some(Err(error)) = result {
+        println!("{n} iterations: {}", error.message);
+        return None;
+    }
+    let [peak, moved, ahead] =
+        [adapter.peak_bytes(), adapter.swapped_bytes(), adapter.ahead_bytes()].map(|bytes| bytes >> 10);
+    let [one, three] = [times.in_one_queue, times.in_three_queues].map(|time| time.as_secs_f64() * 1e6 / n as f64);
+    println!(
+        "{n} iterations: at most {peak} KiB of tensors, {moved} KiB moved to the host, {ahead} KiB back ahead of \
+         use; modelled {one:.1} µs an iteration in one queue, {three:.1} in three"
+    );
+    let step = move || drop(step.call((&xs, n as i32)).expect("it runs"));
+    Some((step, times))
+}
+
+/// Times the training of LSTMs of 64 units.
+fn trained_lstm(bencher: Bencher<'_, '_>, adapter: &GpuAdapter, n: usize) {
+    if let Some((step, _)) = train_lstm(adapter, 64, n) {
+        bencher.counter(ItemsCount::new(n)).bench_local(step);
+    }
+}
+
+/// The memory of a device for these LSTMs, which is enough for about 100 iterations.
+const SWAP_BUDGET: u64 = 20 << 20;
+
+/// The lengths of their sequences.
+const LENGTHS: [usize; 5] = [50, 100, 200, 400, 800];
+
+#[divan::bench(args = LENGTHS, sample_count = 3, sample_size = 1)]
+fn swap_without_a_budget(bencher: Bencher<'_, '_>, n: usize) {
+    trained_lstm(bencher, &adapter(), n);
+}
+
+#[divan::bench(args = LENGTHS, sample_count = 3, sample_size = 1)]
+fn swap_disabled(bencher: Bencher<'_, '_>, n: usize) {
+    trained_lstm(bencher, &adapter().with_memory_budget(SWAP_BUDGET).without_swapping(), n);
+}
+
+#[divan::bench(args = LENGTHS, sample_count = 3, sample_size = 1)]
+fn swap_enabled(bencher: Bencher<'_, '_>, n: usize) {
+    trained_lstm(bencher, &adapter().with_memory_budget(SWAP_BUDGET), n);
+}
+
+/// Draws the queues of a modelled device in the middle of the forward loop, and in the middle of
+/// the backward loop, of an LSTM of 256 units that has half of the memory that it needs.
+/// Nothing is timed.
+#[divan::bench(sample_count = 1, sample_size = 1)]
+fn swap_on_a_modelled_device(bencher: Bencher<'_, '_>) {
+    const N: usize = 60;
+    let unlimited = adapter();
+    let Some((_, without)) = train_lstm(&unlimited, 256, N) else { return };
+    let Some((_, times)) = train_lstm(&adapter().with_memory_budget(unlimited.peak_bytes() / 2), 256, N) else {
+        return;
+    };
+    println!("modelled, without a limit: {:?}; {:?} of computation", without.in_three_queues, without.busy[0]);
+    println!(
+        "modelled, half of the memory: {:?} in one queue, {:?} in three; {:?} of computation, {:?} of copies to \
+         the host, {:?} of copies to the device",
+        times.in_one_queue, times.in_three_queues, times.busy[0], times.busy[1], times.busy[2]
+    );
+    for middle in [0.25, 0.75].map(|part| times.in_three_queues.mul_f64(part)) {
+        let first = middle.saturating_sub(Duration::from_millis(1));
+        println!("modelled, from {first:?} on, 2 ms:\n{}", times.draw([first, first + Duration::from_millis(2)], 80));
+    }
+    bencher.bench_local(|| ());
 }

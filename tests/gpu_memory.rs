@@ -7,8 +7,12 @@
 
 use super::support::gpus::{adapter, numbers};
 use anabranch::dsl::function::Arguments;
+use anabranch::nn::{Init, Lstm};
+use anabranch::optim::{Optimizer, Sgd};
 use anabranch::prelude::*;
-use anabranch::{Array, gpu_adapters};
+use anabranch::{Array, ErrorKind, GpuAdapter, SimulatedDevice, gpu_adapters};
+use std::rc::Rc;
+use std::time::Duration;
 
 type Outcome = anabranch::Result<()>;
 
@@ -102,4 +106,76 @@ fn calls_that_fail_leave_no_tensor_behind() -> Outcome {
             f.call((&x, [1, 99])).map(drop)
         })
     })
+}
+
+/// The loss of an LSTM over the first iterations of a sequence, with batches as large as the cells
+/// are small: what is saved for the gradient is much larger than the weights.
+#[graph]
+fn lstm_loss(cell: &Lstm, xs: Tensor, n: Tensor<i32>) -> Tensor {
+    let batch = xs.dim(1);
+    let mut state = (zeros([batch, 16]), zeros([batch, 16]));
+    let mut total = scalar(0.0);
+    for t in range(0..n) {
+        let (y, next) = cell.step(xs.index(t, 0), state);
+        state = next;
+        total += (y * y).mean();
+    }
+    total
+}
+
+/// Trains an LSTM with sequences of some iterations on the first device of an adapter, for two
+/// steps. Returns the losses, and the weights after them.
+fn train_lstm(adapter: &GpuAdapter, n: usize) -> anabranch::Result<(Vec<f32>, Vec<Array<f32>>)> {
+    let session = Session::builder().gpu(adapter).device("/gpu:0").build()?;
+    let (cell, sgd) = (Rc::new(Lstm::new(&Init::new(1), 4, 16)), Sgd::new(0.5).momentum(0.9));
+    let trained = cell.clone();
+    let step = session.function(move |xs: Tensor, n: Tensor<i32>| {
+        let loss = lstm_loss(&trained, xs, n);
+        sgd.minimize(loss, &*trained);
+        loss
+    })?;
+    let xs = Array::new([n, 256, 4], numbers(n * 256 * 4));
+    let mut losses = Vec::new();
+    for _ in 0..2 {
+        losses.push(step.call((&xs, n as i32))?.item());
+    }
+    let weights = [&cell.weight_input, &cell.weight_state, &cell.bias].map(|var| session.get(var));
+    Ok((losses, weights.into_iter().collect::<anabranch::Result<_>>()?))
+}
+
+/// Returns an adapter of its own, with counters of its own, if this machine has one.
+fn own_adapter() -> Option<GpuAdapter> {
+    adapter().map(|_| gpu_adapters().remove(0))
+}
+
+#[test]
+fn a_long_lstm_trains_alike_in_a_quarter_of_its_memory() -> Outcome {
+    const N: usize = 200;
+    let (Some(unlimited), Some(limited), Some(without)) = (own_adapter(), own_adapter(), own_adapter()) else {
+        return Ok(());
+    };
+    let expected = train_lstm(&unlimited, N)?;
+    assert_eq!(unlimited.swapped_bytes(), 0);
+    let budget = unlimited.peak_bytes() / 4;
+    let limited = limited.with_memory_budget(budget);
+    // A device of which copies and shaders take about the same time.
+    let device = SimulatedDevice::new("/gpu:0").bandwidth(200e9).launch(Duration::from_micros(3));
+    let mut trained = None;
+    let times = limited.modelled(&device, || trained = Some(train_lstm(&limited, N)));
+    assert_eq!(trained.expect("it was trained")?, expected);
+    let [peak, moved, ahead] = [limited.peak_bytes(), limited.swapped_bytes(), limited.ahead_bytes()];
+    assert!(peak <= budget, "{peak} bytes of {budget}");
+    assert!(moved > budget, "{moved} bytes of {budget}");
+    assert!(ahead > moved / 2, "{ahead} bytes of {moved} came back before they were used");
+    // With queues of their own, most copies are made while shaders run.
+    let [computing, to_host, to_device] = times.busy;
+    assert!(times.in_one_queue >= computing + to_host + to_device);
+    let copying = times.in_three_queues - computing;
+    assert!(copying < (to_host + to_device) / 2, "{copying:?} longer than {computing:?}: {to_host:?}, {to_device:?}");
+    // Without swapping, there is not enough memory.
+    let without = without.with_memory_budget(budget).without_swapping();
+    let error = train_lstm(&without, N).expect_err("the budget is too small");
+    assert_eq!(error.kind, ErrorKind::ResourceExhausted);
+    assert!(error.message.contains("exceeds the budget"), "{error}");
+    Ok(())
 }

@@ -44,6 +44,9 @@ pub use device::SimulatedDevice;
 pub use device::timeline::{OperationTime, OperationTimes, Span, Timeline};
 #[cfg(feature = "testing")]
 pub use flow::random_placement::{RandomPlacement, RandomlyPlacedProgram};
+#[cfg(all(feature = "gpu", feature = "testing"))]
+#[doc(hidden)]
+pub use gpu::ModelledTimes;
 #[cfg(feature = "gpu")]
 pub use gpu::{GpuAdapter, gpu_adapters};
 /// Sessions over several processes: peers, their keys and their addresses.

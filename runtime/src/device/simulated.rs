@@ -45,11 +45,11 @@ use std::time::Duration;
 #[must_use]
 pub struct SimulatedDevice {
     name: String,
-    flops: f64,
-    bandwidth: f64,
-    launch: Duration,
-    link_bandwidth: f64,
-    link_latency: Duration,
+    pub(crate) flops: f64,
+    pub(crate) bandwidth: f64,
+    pub(crate) launch: Duration,
+    pub(crate) link_bandwidth: f64,
+    pub(crate) link_latency: Duration,
 }
 
 impl SimulatedDevice {

@@ -18,6 +18,7 @@ pub struct GpuAdapter {
     info: wgpu::AdapterInfo,
     memory_budget: Option<u64>,
     runs_ahead: bool,
+    swaps: bool,
     shader_cache: Option<PathBuf>,
     /// Counters of the devices that were opened with the adapter. Clones share them.
     counters: Arc<GpuCounters>,
@@ -32,6 +33,11 @@ pub(super) struct GpuCounters {
     pub(super) peak_bytes: AtomicU64,
     /// The bytes of all copies of saved values to the host.
     pub(super) swapped_bytes: AtomicU64,
+    /// The bytes of all copies of saved values that came back ahead of their use.
+    pub(super) ahead_bytes: AtomicU64,
+    /// The commands of the devices, for a model of their time.
+    #[cfg(feature = "testing")]
+    pub(super) trace: std::sync::Mutex<super::modelled::CommandTrace>,
     /// The devices, which tests destroy.
     #[cfg(feature = "testing")]
     pub(super) devices: std::sync::Mutex<Vec<std::sync::Weak<super::queue::Shared>>>,
@@ -73,9 +79,10 @@ impl GpuAdapter {
     /// Limits the bytes of the tensors of a device that is opened with the returned adapter.
     ///
     /// Each tensor counts with the size of its buffer, which is up to a quarter larger and at least
-    /// 256 bytes. If a step needs more, tensors that loops have saved for their gradients move to
-    /// the memory of the host, and come back when they are used. A step that needs more still
-    /// fails, and later steps can use what it frees. Without a budget, the driver decides.
+    /// 256 bytes. If a step uses three quarters of them, tensors that loops have saved for their
+    /// gradients begin to move to the memory of the host. They come back before they are used, as
+    /// far as there is room. A step that needs more still fails, and later steps can use what it
+    /// frees. Without a budget, the driver decides.
     #[must_use]
     pub fn with_memory_budget(self, bytes: u64) -> GpuAdapter {
         GpuAdapter { memory_budget: Some(bytes), ..self }
@@ -145,6 +152,36 @@ impl GpuAdapter {
         devices.drain(..).filter_map(|shared| shared.upgrade()).for_each(|shared| shared.device.destroy());
     }
 
+    /// Returns the bytes of the saved values that came back to the device before they were used.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn ahead_bytes(&self) -> u64 {
+        self.counters.ahead_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Keeps saved values in the memory of the device, whatever its budget is.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn without_swapping(self) -> GpuAdapter {
+        GpuAdapter { swaps: false, ..self }
+    }
+
+    /// Records the commands of the devices that were opened with the adapter while `f` runs.
+    /// Returns the times that these commands take on a modelled device.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn modelled(&self, device: &crate::SimulatedDevice, f: impl FnOnce()) -> super::ModelledTimes {
+        let trace = || self.counters.trace.lock().expect("no thread panics with the trace");
+        trace().start();
+        f();
+        trace().stop(device)
+    }
+
+    pub(super) fn swaps(&self) -> bool {
+        self.swaps
+    }
+
     pub(super) fn counters(&self) -> &Arc<GpuCounters> {
         &self.counters
     }
@@ -201,6 +238,7 @@ pub fn gpu_adapters() -> Vec<GpuAdapter> {
             adapter,
             memory_budget: None,
             runs_ahead: true,
+            swaps: true,
             shader_cache: None,
             counters: Arc::default(),
         })

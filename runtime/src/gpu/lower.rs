@@ -302,6 +302,8 @@ impl GpuLowering<'_> {
             n_operations: 1,
             checked,
             check,
+            #[cfg(feature = "testing")]
+            product: None,
         }));
         Ok(())
     }
@@ -680,7 +682,12 @@ impl GpuLowering<'_> {
             }
         };
         let (result, inputs) = bindings.split_last().expect("a product has a result");
-        self.dispatch(open, code, inputs, &[*result], workgroups, parameters)
+        self.dispatch(open, code, inputs, &[*result], workgroups, parameters)?;
+        #[cfg(feature = "testing")]
+        if let Some(GpuOp::Dispatch(dispatch)) = open.ops.last_mut() {
+            dispatch.product = Some(stage.node);
+        }
+        Ok(())
     }
 
     /// Returns where a product reads an operand. A view is read through if one stride is enough for

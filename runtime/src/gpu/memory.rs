@@ -4,7 +4,7 @@ use super::list::GpuList;
 use crate::device::DeviceMemory;
 use anabranch_dsl::{DType, HostTensor, TensorType, Type};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A value in the memory of a GPU.
 #[derive(Debug)]
@@ -116,11 +116,29 @@ pub(super) enum ElementPlace {
     OnDevice(Arc<GpuTensor>),
     /// Memory of the host that the device reads and writes.
     OnHost(Arc<GpuTensor>),
+    /// Both, since the element came back before it was popped.
+    Both {
+        tensor: Arc<GpuTensor>,
+        on_host: Arc<GpuTensor>,
+    },
 }
 
 impl SavedElement {
     pub(super) fn new(tensor: Arc<GpuTensor>) -> SavedElement {
         SavedElement { n_bytes: tensor.n_bytes, place: Mutex::new(ElementPlace::OnDevice(tensor)) }
+    }
+
+    /// Returns the element that has a tensor, or makes one. So a tensor that is pushed to several
+    /// stacks is one element. Returns whether it is new, too.
+    pub(super) fn of_tensor(tensor: Arc<GpuTensor>) -> (Arc<SavedElement>, bool) {
+        let mut saved = tensor.saved.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(element) = saved.upgrade() {
+            return (element, false);
+        }
+        let element = Arc::new(SavedElement::new(tensor.clone()));
+        *saved = Arc::downgrade(&element);
+        drop(saved);
+        (element, true)
     }
 
     pub(super) fn n_bytes(&self) -> u64 {
@@ -133,7 +151,7 @@ impl SavedElement {
 
     pub(super) fn bytes_on_device(&self) -> u64 {
         match &*self.place() {
-            ElementPlace::OnDevice(_) => self.n_bytes,
+            ElementPlace::OnDevice(_) | ElementPlace::Both { .. } => self.n_bytes,
             ElementPlace::OnHost(_) => 0,
         }
     }
@@ -197,6 +215,8 @@ pub(super) struct GpuTensor {
     n_bytes: u64,
     /// The only element, if the host has uploaded it.
     known: Option<HostTensor>,
+    /// The element of stacks that has the tensor.
+    saved: Mutex<Weak<SavedElement>>,
     pool: Arc<BufferPool>,
 }
 
@@ -308,7 +328,7 @@ impl BufferPool {
                 buffer
             }
         };
-        Ok(GpuTensor { buffer: Some(buffer), n_bytes, known: None, pool: self.clone() })
+        Ok(GpuTensor { buffer: Some(buffer), n_bytes, known: None, saved: Mutex::default(), pool: self.clone() })
     }
 
     fn free(&self, buffer: wgpu::Buffer) {

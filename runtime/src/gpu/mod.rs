@@ -11,6 +11,7 @@
 //! | `memory.rs` | tensors in the memory of the device, and their reuse |
 //! | `upload.rs` | the memory from which tensors are copied to the device |
 //! | `swap.rs` | values saved for backward loops, in the memory of the host |
+//! | `modelled.rs` | the time of a step if copies had queues of their own |
 //! | `shader.rs` | compiled shaders |
 //! | `handwritten.rs` | the texts of shaders that are written by hand |
 //! | `lower.rs` | graphs as programs: shaders in order, with branches and loops |
@@ -54,6 +55,8 @@ mod handwritten;
 mod list;
 mod lower;
 mod memory;
+#[cfg(feature = "testing")]
+mod modelled;
 mod product;
 mod program;
 mod queue;
@@ -64,6 +67,8 @@ mod swap;
 mod upload;
 
 pub use adapter::{GpuAdapter, gpu_adapters};
+#[cfg(feature = "testing")]
+pub use modelled::ModelledTimes;
 
 #[cfg(feature = "peers")]
 use crate::device::gpu_support::SizeLimits;

@@ -106,6 +106,9 @@ pub(super) struct Dispatch {
     pub(super) checked: Option<Node>,
     /// The error that the shader may report.
     pub(super) check: Option<ShaderCheck>,
+    /// The matmul or convolution that it computes, if it does.
+    #[cfg(feature = "testing")]
+    pub(super) product: Option<Node>,
 }
 
 /// The error that a shader may report: that of a node. The last binding of the shader is the word

@@ -3,6 +3,8 @@
 use super::GpuAdapter;
 use super::adapter::GpuCounters;
 use super::memory::{BufferPool, GpuTensor};
+#[cfg(feature = "testing")]
+use super::modelled::ModelledQueue;
 use super::shader::{CompiledShader, ShaderCache};
 use super::swap::SwappableElements;
 use super::upload::UploadBuffers;
@@ -58,9 +60,9 @@ pub(super) struct Shared {
     /// The largest number of bytes of a buffer.
     max_buffer: u64,
     /// The largest number of bytes of all tensors, if it is limited.
-    memory_budget: Option<u64>,
+    pub(super) memory_budget: Option<u64>,
     name: DeviceName,
-    pool: Arc<BufferPool>,
+    pub(super) pool: Arc<BufferPool>,
     /// The first error that the driver reported outside of a scope. The device then stays unusable,
     /// since commands may be lost.
     failure: Arc<Mutex<Option<Diagnostic>>>,
@@ -124,7 +126,7 @@ impl GpuQueue {
             is_software: adapter.is_software(),
             max_bindings: limits.max_storage_buffers_per_shader_stage as usize,
             runs_ahead: adapter.runs_ahead(),
-            can_swap: features.contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
+            can_swap: adapter.swaps() && features.contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
             counters: adapter.counters().clone(),
             max_buffer: limits.max_buffer_size,
             memory_budget: adapter.memory_budget(),
@@ -517,7 +519,7 @@ impl CommandRecorder {
                     shared.counters.peak_bytes.fetch_max(shared.pool.n_in_use(), Ordering::Relaxed);
                     return Ok(tensor);
                 }
-                Err(MemoryError::OverBudget(_)) if self.swap_out()? => {}
+                Err(MemoryError::OverBudget(_)) if self.make_room()? => {}
                 Err(MemoryError::OverBudget(error) | MemoryError::Other(error)) => return Err(error),
             }
         }
@@ -570,7 +572,7 @@ impl CommandRecorder {
             }
             if attempt == 1 {
                 let is_of_host = usage.contains(wgpu::BufferUsages::MAP_READ);
-                while !is_of_host && self.swap_out()? {}
+                while !is_of_host && self.make_room()? {}
             }
             self.drop_free_buffers();
             self.staging.clear();
@@ -664,6 +666,13 @@ impl CommandRecorder {
         })
     }
 
+    /// Records a command for the model of separate queues.
+    #[cfg(feature = "testing")]
+    fn trace<'t>(&self, queue: ModelledQueue, n_bytes: u64, tensors: impl IntoIterator<Item = &'t GpuTensor>) {
+        let mut trace = self.shared.counters.trace.lock().expect("no thread panics with the trace");
+        trace.push(queue, n_bytes, tensors.into_iter().map(GpuTensor::buffer));
+    }
+
     /// Sets all elements to zero.
     pub(super) fn clear(&self, tensor: &GpuTensor) {
         if tensor.n_bytes() > 0 {
@@ -676,8 +685,28 @@ impl CommandRecorder {
         self.copy_words([from, to], [0, 0], from.n_bytes() / 4);
     }
 
+    /// Copies the elements of a tensor to memory of the host.
+    pub(super) fn copy_to_host(&self, from: &GpuTensor, to: &GpuTensor) {
+        #[cfg(feature = "testing")]
+        self.trace(ModelledQueue::ToHost, from.n_bytes(), [from, to]);
+        self.record_copy([from, to], [0, 0], from.n_bytes() / 4);
+    }
+
+    /// Copies the elements of a tensor from memory of the host.
+    pub(super) fn copy_to_device(&self, from: &GpuTensor, to: &GpuTensor) {
+        #[cfg(feature = "testing")]
+        self.trace(ModelledQueue::ToDevice, from.n_bytes(), [from, to]);
+        self.record_copy([from, to], [0, 0], from.n_bytes() / 4);
+    }
+
     /// Copies some words of a tensor to another one, each from an index on.
     pub(super) fn copy_words(&self, [from, to]: [&GpuTensor; 2], starts: [usize; 2], n: u64) {
+        #[cfg(feature = "testing")]
+        self.trace(ModelledQueue::Compute, 8 * n, [from, to]);
+        self.record_copy([from, to], starts, n);
+    }
+
+    fn record_copy(&self, [from, to]: [&GpuTensor; 2], starts: [usize; 2], n: u64) {
         if n > 0 {
             let [start, target] = starts.map(|i| 4 * i as u64);
             self.record(|encoder| encoder.copy_buffer_to_buffer(from.buffer(), start, to.buffer(), target, 4 * n));
@@ -692,6 +721,11 @@ impl CommandRecorder {
         workgroups: Workgroups<'_>,
         parameters: &[u32],
     ) {
+        #[cfg(feature = "testing")]
+        {
+            let n_bytes = tensors.iter().map(|tensor| tensor.n_bytes()).sum();
+            self.trace(ModelledQueue::Compute, n_bytes, tensors.iter().map(|tensor| &**tensor));
+        }
         let device = &self.shared.device;
         let group = self.group(shader, tensors);
         let mut open = self.open.borrow_mut();

@@ -69,6 +69,9 @@ pub(super) struct ProgramRun<'a> {
     pub(super) wrong: &'a [Assumption],
     /// Why this attempt is of no use, if it is.
     pub(super) refuted: OnceCell<Refuted>,
+    /// The operations of each node, if they are traced.
+    #[cfg(feature = "testing")]
+    flops: OnceCell<Vec<f64>>,
 }
 
 /// The end of an attempt to run a program.
@@ -131,6 +134,8 @@ impl<'a> ProgramRun<'a> {
             rows: GuardRows::default(),
             wrong,
             refuted: OnceCell::new(),
+            #[cfg(feature = "testing")]
+            flops: OnceCell::new(),
         }
     }
 
@@ -252,10 +257,22 @@ impl<'a> ProgramRun<'a> {
         Ok(results)
     }
 
+    /// Tells the model of separate queues which product the next shader computes.
+    #[cfg(feature = "testing")]
+    fn trace_product(&self, node: Node) {
+        let mut trace = self.recorder.shared.counters.trace.lock().expect("no thread panics with the trace");
+        if trace.is_on {
+            trace.begin(self.flops.get_or_init(|| super::modelled::flops(self.graph))[node.index()]);
+        }
+    }
+
     /// Records an operation. `dead` are the values that are not used afterwards.
     async fn op(&mut self, op: &'a GpuOp, dead: &[Value]) -> Result<()> {
         match op {
-            GpuOp::Dispatch(Dispatch { shader, inputs, outputs, workgroups, parameters, checked, check, .. }) => {
+            GpuOp::Dispatch(dispatch) => {
+                #[cfg(feature = "testing")]
+                dispatch.product.into_iter().for_each(|node| self.trace_product(node));
+                let Dispatch { shader, inputs, outputs, workgroups, parameters, checked, check, .. } = dispatch;
                 let mut tensors: Vec<Arc<GpuTensor>> = inputs.iter().map(|&v| self.tensor(v)).collect();
                 for &output in outputs {
                     tensors.push(match &self.values[output.index()] {
@@ -443,7 +460,11 @@ impl<'a> ProgramRun<'a> {
             StackOp::Pop => {
                 let stack = self.stack(data.operands[0]);
                 let (below, top) = match stack.pop() {
-                    Some((below, StackItem::One(top))) => (below, self.recorder.unstacked(&top)?),
+                    Some((below, StackItem::One(top))) => {
+                        let top = self.recorder.unstacked(&top)?;
+                        self.recorder.bring_back_ahead(&below)?;
+                        (below, top)
+                    }
                     Some((_, StackItem::OfIterations(_))) => panic!("the elements of iterations have been split"),
                     None if stack.has_zeros_below() => (stack, self.zeros(data.results[1])?),
                     None => return Err(empty_stack(data.loc)),
