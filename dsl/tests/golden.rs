@@ -229,7 +229,7 @@ fn apply(pass: &str, source: &str, path: &Path) -> String {
         "sums_to_concat" => Box::new(SumsToConcat),
         "scalarize" => Box::new(Scalarize),
         "scatters" => Box::new(Scatters),
-        "hoist_matmuls" => Box::new(HoistMatmuls),
+        "hoist_matmuls" => Box::new(HoistMatmuls::default()),
         "specialize" => {
             return match specialize(&graph, &input_types(source)) {
                 Ok(special) => printed(&special, path),

@@ -21,23 +21,30 @@ use rustc_hash::FxHashMap;
 ///   form. Several sums with the same `a` become one matmul if the loop concatenates their `b`
 ///   anyway, as [`MergeProducts`](super::MergeProducts) does.
 ///
-/// Both rewrites apply to matmuls with few rows. A stored operand or result has at most 256 MiB.
+/// Both rewrites apply to matmuls with few rows. A stored operand or result has at most
+/// [`max_bytes`](Self::max_bytes).
 ///
 /// Before: verified. After: verified. Sums of matmuls may be rounded differently. A matmul cannot
 /// fail, so running one where none ran before is not observable. The original matmuls are left
 /// unused, for `Dce` to remove.
 #[derive(Clone, Copy, Debug)]
-pub struct HoistMatmuls;
+pub struct HoistMatmuls {
+    /// Maximum size of a matrix stored over all iterations, by default 256 MiB.
+    pub max_bytes: usize,
+}
 
-/// Maximum size of a matrix stored over all iterations.
-const MAX_BYTES: usize = 1 << 28;
+impl Default for HoistMatmuls {
+    fn default() -> HoistMatmuls {
+        HoistMatmuls { max_bytes: 1 << 28 }
+    }
+}
 
 /// Matmuls with more rows are large enough by themselves.
 const MAX_ROWS: usize = 256;
 
-/// Returns whether a product of extents and the bytes of an element is above [`MAX_BYTES`].
-fn is_too_large(factors: [usize; 4]) -> bool {
-    factors.into_iter().fold(1, usize::saturating_mul) > MAX_BYTES
+/// Returns the bytes of a tensor by its extents and the bytes of an element.
+fn bytes(factors: [usize; 4]) -> usize {
+    factors.into_iter().fold(1, usize::saturating_mul)
 }
 
 impl Pass for HoistMatmuls {
@@ -63,7 +70,8 @@ impl Pass for HoistMatmuls {
                     continue;
                 };
                 let (uses, after) = (graph.use_counts(), InsertPoint::After(node));
-                let mut sequence = Sequence { graph, node, trips, uses, after, changed: false };
+                let max_bytes = self.max_bytes;
+                let mut sequence = Sequence { graph, node, trips, max_bytes, uses, after, changed: false };
                 sequence.hoist();
                 sequence.sum_up();
                 if sequence.changed {
@@ -81,6 +89,7 @@ struct Sequence<'g> {
     graph: &'g mut GraphBuilder,
     node: Node,
     trips: usize,
+    max_bytes: usize,
     /// The number of uses of each value before the rewrite.
     uses: Vec<u32>,
     /// The position after the loop and after the nodes already added there.
@@ -119,7 +128,7 @@ impl Sequence<'_> {
             let (Some(w), Some((read, all, index))) = (self.outside(w), self.element_of(slice)) else { continue };
             let Some(n) = self.graph.ty(all).element().shape.known().map(|extents| extents[0]) else { continue };
             let size = self.graph.ty(w).element().dtype.size();
-            if rows > MAX_ROWS || is_too_large([n, rows, columns, size]) || self.trips < n.div_ceil(2) {
+            if rows > MAX_ROWS || bytes([n, rows, columns, size]) > self.max_bytes || self.trips < n.div_ceil(2) {
                 continue;
             }
             let graph = self.graph.at(InsertPoint::Before(self.node), origin);
@@ -177,7 +186,7 @@ impl Sequence<'_> {
                 continue;
             };
             let size = self.graph.ty(left).element().dtype.size();
-            if depth > MAX_ROWS || is_too_large([self.trips, depth, rows.max(width), size]) {
+            if depth > MAX_ROWS || bytes([self.trips, depth, rows.max(width), size]) > self.max_bytes {
                 continue;
             }
             let origin = self.graph.node(group[0].product).origin();

@@ -83,6 +83,12 @@ impl Pipeline {
 
     /// Returns the pipeline that every graph goes through before it runs.
     pub fn standard() -> Pipeline {
+        Pipeline::with_hoisting(HoistMatmuls::default())
+    }
+
+    /// Returns this pipeline with another limit of hoisted matmuls.
+    #[doc(hidden)]
+    pub fn with_hoisting(hoist_matmuls: HoistMatmuls) -> Pipeline {
         Pipeline::new(vec![
             // First: gradients have been taken by now, and a `custom_gradient` only blocks the
             // other passes.
@@ -107,7 +113,7 @@ impl Pipeline {
             // After `Cse`, or one matrix could have several captures. Before `HoistMatmuls`, so
             // that merged matmuls are hoisted as one.
             Box::new(MergeProducts),
-            Box::new(HoistMatmuls),
+            Box::new(hoist_matmuls),
             // Last: the other passes leave unused nodes behind.
             Box::new(Dce),
         ])

@@ -1,7 +1,7 @@
 //! Optimization of a traced graph before it is compiled.
 
 use crate::cpu::program::{CompileOptions, StopCheck};
-use anabranch_dsl::passes::{Pipeline, specialize};
+use anabranch_dsl::passes::{HoistMatmuls, Pipeline, specialize};
 use anabranch_dsl::{Graph, Result, TensorType};
 
 /// Optimizes a graph for inputs of the given types.
@@ -23,7 +23,7 @@ pub(crate) fn optimize(
     }
     let mut graph = specialize(&graph, signature)?;
     if !options.check_finite {
-        let pipeline = Pipeline::standard();
+        let pipeline = Pipeline::with_hoisting(HoistMatmuls { max_bytes: options.max_hoisted_bytes });
         let pipeline =
             if options.hoist { pipeline } else { pipeline.without("merge_products").without("hoist_matmuls") };
         pipeline.run_while(&mut graph, may_go_on)?;

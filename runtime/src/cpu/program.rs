@@ -39,6 +39,8 @@ pub(crate) struct CompileOptions {
     pub(crate) fuse: bool,
     /// Whether matmuls in loops are merged and hoisted.
     pub(crate) hoist: bool,
+    /// Maximum size of a matrix that hoisting stores over all iterations of a loop.
+    pub(crate) max_hoisted_bytes: usize,
     /// Whether the interpreter runs graphs that the compiler fails at.
     pub(crate) fallback: bool,
     /// Whether the graph is of another process. Then little is computed before the runs and kept
@@ -57,6 +59,7 @@ impl Default for CompileOptions {
             lane_code: CodeVectors::Widest,
             fuse: true,
             hoist: true,
+            max_hoisted_bytes: passes::HoistMatmuls::default().max_bytes,
             fallback: false,
             is_of_guest: false,
         }

@@ -81,8 +81,10 @@ impl GpuAdapter {
     /// Each tensor counts with the size of its buffer, which is up to a quarter larger and at least
     /// 256 bytes. If a step uses three quarters of them, tensors that loops have saved for their
     /// gradients begin to move to the memory of the host. They come back before they are used, as
-    /// far as there is room. A step that needs more still fails, and later steps can use what it
-    /// frees. Without a budget, the driver decides.
+    /// far as there is room. The matmuls of all iterations of a loop become one only if its result
+    /// has at most a sixteenth of the budget, which may change how sums are rounded. A step that
+    /// needs more still fails, and later steps can use what it frees. Without a budget, the driver
+    /// decides.
     #[must_use]
     pub fn with_memory_budget(self, bytes: u64) -> GpuAdapter {
         GpuAdapter { memory_budget: Some(bytes), ..self }
@@ -190,7 +192,7 @@ impl GpuAdapter {
         self.runs_ahead
     }
 
-    pub(super) fn memory_budget(&self) -> Option<u64> {
+    pub(crate) fn memory_budget(&self) -> Option<u64> {
         self.memory_budget
     }
 

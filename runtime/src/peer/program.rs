@@ -81,7 +81,8 @@ impl ProgramSpec {
     pub(super) fn encode(&self) -> Vec<u8> {
         let (nodes, vars) = self.placement.devices_of_all();
         let numbers = |ids: &[DeviceId]| ids.iter().map(|id| id.index() as u32).collect();
-        // Each process chooses its lanes and limits of code, which change no result.
+        // Each process chooses its lanes and limits of code, which change no result. The graph has
+        // been optimized with all matmuls hoisted that fit.
         let CompileOptions {
             check_finite,
             interpreted,
@@ -91,6 +92,7 @@ impl ProgramSpec {
             lane_code: _,
             fuse,
             hoist,
+            max_hoisted_bytes: _,
             fallback,
             is_of_guest: _,
         } = self.options;

@@ -77,6 +77,10 @@ pub struct Session {
 impl UnwindSafe for Session {}
 impl RefUnwindSafe for Session {}
 
+/// The part of the memory budget of a GPU that one hoisted matmul may have.
+#[cfg(feature = "gpu")]
+const HOISTED_PART: u64 = 16;
+
 /// Settings of a session.
 #[derive(Clone, Default)]
 #[must_use]
@@ -292,6 +296,11 @@ impl SessionBuilder {
     /// ```
     #[cfg(feature = "gpu")]
     pub fn gpu(mut self, adapter: &crate::gpu::GpuAdapter) -> SessionBuilder {
+        // A matrix over all iterations of a loop cannot move to the host in parts.
+        if let Some(budget) = adapter.memory_budget() {
+            let max_bytes = usize::try_from(budget / HOISTED_PART).unwrap_or(usize::MAX);
+            self.run.max_hoisted_bytes = self.run.max_hoisted_bytes.min(max_bytes);
+        }
         self.gpus.push(Gpu::Adapter(Box::new(adapter.clone())));
         self
     }
