@@ -12,9 +12,10 @@ use anabranch::dsl::ops::{self, Combiner, prim};
 use anabranch::dsl::scalars::wgsl::PRELUDE;
 use anabranch::dsl::{Buffer, Graph, HostTensor, TensorType, corpus, interp};
 use anabranch::extend::{Grad, Prim, UnaryFunction, scalars::Real};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 const TYPES: [DType; 4] = [DType::F32, DType::I32, DType::U32, DType::Bool];
 
@@ -106,7 +107,7 @@ fn printed(graph: &Graph, kernel: &FusedKernel) -> Result<String, NotPrinted> {
     let shader = kernel.to_wgsl(graph)?;
     validate(&shader.code);
     assert!(shader.workgroups.iter().all(|n| (1..=65_535).contains(n)), "{:?}", shader.workgroups);
-    if kernel.axes.iter().product::<usize>() <= LARGEST && !has_halves(graph, &shader) {
+    if kernel.axes.iter().product::<usize>() <= LARGEST && !has_halves(graph, &shader) && is_unchecked(graph, &shader) {
         check_results(graph, kernel, &shader);
     }
     Ok(shader.code)
@@ -143,7 +144,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         can_fail: false,
     };
     validate(&shader.code);
-    if product.op.is(prim::MATMUL) && n > 0 && n <= LARGEST && !has_halves(graph, &shader) {
+    let is_small = product.op.is(prim::MATMUL) && n > 0 && n <= LARGEST;
+    if is_small && !has_halves(graph, &shader) && is_unchecked(graph, &shader) {
         check_results(graph, kernel, &shader);
     }
     Ok(text.code)
@@ -152,6 +154,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 /// Returns whether a shader has 16-bit floats, which this file's device lacks.
 fn has_halves(graph: &Graph, shader: &KernelShader) -> bool {
     shader.bindings.iter().any(|&v| graph.ty(v).element().dtype.is_half())
+}
+
+/// Returns whether no shader with this text and these tensors was checked before. To run one in the
+/// interpreter of shaders takes most of the time of these tests, and many are in several graphs.
+fn is_unchecked(graph: &Graph, shader: &KernelShader) -> bool {
+    static CHECKED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let types: Vec<String> = shader.bindings.iter().map(|&v| graph.ty(v).to_string()).collect();
+    let text = format!("{}{:?}{}", shader.code, shader.workgroups, types.join(", "));
+    CHECKED.lock().unwrap_or_else(PoisonError::into_inner).insert(text)
 }
 
 /// The largest number of elements of a kernel whose results are compared.
