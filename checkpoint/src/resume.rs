@@ -74,7 +74,7 @@ pub(crate) fn resume_in(
     let mut passed_over: Vec<(u64, Diagnostic)> = Vec::new();
     loop {
         let is_left = |&step: &u64| choice.allows(step) && passed_over.iter().all(|(of, _)| *of != step);
-        let Some(step) = steps.iter().copied().filter(is_left).next_back() else {
+        let Some(step) = steps.iter().copied().rfind(is_left) else {
             return if passed_over.is_empty() { Ok(None) } else { Err(none_usable(folder, passed_over)) };
         };
         let manifest = folder.manifest(step)?;

@@ -272,17 +272,17 @@ struct CheckedPages<P> {
 impl<P: PageReader> CheckedPages<P> {
     fn check(&mut self, page: Option<Page>) -> ParquetResult<Option<Page>> {
         match &page {
-            Some(Page::DictionaryPage { buf, num_values, .. }) => {
-                if *num_values as usize > buf.len() / self.bytes_of_value {
-                    let n = buf.len();
-                    return Err(damaged(&format!("its dictionary of {n} bytes cannot have {num_values} values")));
-                }
+            Some(Page::DictionaryPage { buf, num_values, .. })
+                if *num_values as usize > buf.len() / self.bytes_of_value =>
+            {
+                let n = buf.len();
+                return Err(damaged(&format!("its dictionary of {n} bytes cannot have {num_values} values")));
             }
             Some(Page::DataPage { num_values, .. } | Page::DataPageV2 { num_values, .. }) => {
                 let left = self.n_values_left.checked_sub((*num_values).into());
                 self.n_values_left = left.ok_or_else(|| damaged("its pages have more values than the column"))?;
             }
-            None => {}
+            _ => {}
         }
         Ok(page)
     }
