@@ -163,7 +163,7 @@ fn reads_the_step_that_was_saved_meanwhile(deleted: &'static [&'static str]) -> 
     let path = |name: &str| PathBuf::from("c").join(name);
     disk.hook(move |operation, at| {
         if operation == "read" && at.starts_with("c/step-00000002") && !done.swap(true, Ordering::Relaxed) {
-            // What another process does: it saves step 3 and deletes others.
+            // Another process saves step 3 and deletes others.
             inner.create_dir(&path("step-00000003"))?;
             for file in ["manifest.json", "state.safetensors"] {
                 let from = inner.bytes(&path("kept").join(file));

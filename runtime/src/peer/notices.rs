@@ -1,4 +1,4 @@
-//! What an operator hears of a peer, without making the peer wait.
+//! Notices of a peer to its operator, who cannot make it wait.
 //!
 //! Strangers cause notices: each connection that is refused is one. So the net only queues them. A
 //! thread of its own passes them to the operator, at most [`PER_SECOND`] each second. What finds

@@ -448,13 +448,13 @@ impl PeerStatus {
             let message = format!("the peer {} does not answer", address.without_token());
             Diagnostic::new(message).of_kind(ErrorKind::Unavailable)
         })?;
-        let report = if tests_link { Some(node.net().test_link(&link)?) } else { None };
         let StatusReport { usage, steps, is_refused, shared, n_shared, library, arrivals, queues, n_links } = state;
         if is_refused {
             let message = format!("the peer {} does not tell this node its state", address.without_token());
             let help = format!("it knows {} from a session only: allow the key there", key.id());
             return Err(Diagnostic::new(message).of_kind(ErrorKind::Unavailable).help(help));
         }
+        let report = if tests_link { Some(node.net().test_link(&link)?) } else { None };
         let shared = shared.into_iter().map(|entry| SharedStatus {
             name: printable(&entry.name),
             ty: printable(&entry.ty),

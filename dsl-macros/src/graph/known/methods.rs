@@ -42,7 +42,8 @@ pub(crate) enum Property {
     Unwraps,
     /// Returns a mutable reference to the receiver, an iterator.
     Borrows,
-    /// Modifies its receiver, in all types of the standard library and of anabranch.
+    /// Modifies its receiver, in all types of the standard library and of anabranch that graph
+    /// functions use.
     Modifies,
     /// Returns whether an item is in the receiver, which may be a range of numbers.
     RangeTest,
@@ -187,7 +188,6 @@ const METHODS: &[(&str, &[Property])] = &[
     ("starts_with", &[Keeps, Bool]),
     ("step_by", &[Adapter, SomeItems]),
     ("sum", &[Keeps]),
-    ("swap", &[Modifies]),
     ("take", &[SomeItems]),
     ("tan", &[Keeps]),
     ("tanh", &[Keeps]),

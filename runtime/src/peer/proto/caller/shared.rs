@@ -39,7 +39,7 @@ pub(crate) fn outcome_alone(
     prepared: Result<RequestResult, WireError>,
     decided: Result<RequestResult, WireError>,
 ) -> Result<RequestResult, WireError> {
-    // What was refused cannot be committed, and why says more.
+    // A refusal says why nothing was committed.
     decided.map_err(|error| prepared.err().unwrap_or(error))
 }
 
