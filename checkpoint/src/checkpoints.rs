@@ -10,6 +10,7 @@ use crate::run::{RunParts, RunState, StepRecord};
 use crate::storage::{FileStorage, LocalFiles, log_storage};
 use anabranch_dsl::{Diagnostic, Loc, Result};
 use anabranch_runtime::Session;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
@@ -28,7 +29,7 @@ pub enum WhenBusy {
 }
 
 /// Which values of a metric are the best ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Goal {
     /// The smallest, as of a loss.
     Min,
@@ -122,6 +123,12 @@ impl CheckpointsBuilder {
     /// Sets where the checkpoints are stored, instead of the local file system.
     pub fn storage(mut self, storage: Arc<dyn FileStorage>) -> CheckpointsBuilder {
         self.folder.storage = storage;
+        self
+    }
+
+    /// Sets another folder, in the same storage.
+    pub fn folder(mut self, folder: impl Into<PathBuf>) -> CheckpointsBuilder {
+        self.folder = CheckpointFolder::new(self.folder.storage, folder.into());
         self
     }
 
@@ -372,13 +379,13 @@ impl Checkpoints {
 
     /// Sets a metric of a checkpoint that was saved before the metric was known, for
     /// [`keep_best`](CheckpointsBuilder::keep_best). The manifest stays as it is, so each process
-    /// has to set it again. Without a checkpoint of this step it does nothing.
+    /// has to set it again. Returns whether there is a checkpoint of this step, or one being saved.
     #[doc(hidden)]
-    pub fn set_metric(&mut self, step: u64, name: &str, value: f64) {
+    pub fn set_metric(&mut self, step: u64, name: &str, value: f64) -> bool {
         self.collect(Patience::None);
-        if let Some(metrics) = self.metrics.get_mut(&step) {
-            metrics.insert(name.to_owned(), value);
-        }
+        let in_flight = self.in_flight.as_mut().filter(|(save, _)| save.step == step).map(|(_, metrics)| metrics);
+        let metrics = self.metrics.get_mut(&step).or(in_flight);
+        metrics.map(|metrics| metrics.insert(name.to_owned(), value)).is_some()
     }
 
     /// Continues from the latest checkpoint: sets all variables and queues of the parts, at once,

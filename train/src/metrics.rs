@@ -33,21 +33,21 @@ impl StepMetrics {
         StepMetrics { values: Vec::new(), weight: 1.0, error: None }
     }
 
-    /// Adds a number: one of Rust's, or an array of one element. An array of several elements is an
-    /// error where the metrics are used.
+    /// Adds a number: one of Rust's, or an array of one element. An array of several elements, or a
+    /// second number of the same name, is an error where the metrics are used.
     #[track_caller]
     pub fn with(mut self, name: impl Into<String>, value: impl MetricValue) -> StepMetrics {
         let name = name.into();
-        match value.number() {
-            Some(x) => self.values.push((name, x)),
-            None => {
-                let error = || {
-                    let message = format!("the metric `{name}` is an array of several elements");
-                    Diagnostic::new(message).at(Loc::caller(), "added here").help("return a mean or a sum")
-                };
-                self.error.get_or_insert_with(error);
+        let (message, help) = match value.number() {
+            Some(x) if self.get(&name).is_none() => {
+                self.values.push((name, x));
+                return self;
             }
-        }
+            Some(_) => (format!("there are two metrics `{name}`"), "give one of them another name"),
+            None => (format!("the metric `{name}` is an array of several elements"), "return a mean or a sum"),
+        };
+        let error = Diagnostic::new(message).at(Loc::caller(), "added here").help(help);
+        self.error.get_or_insert(error);
         self
     }
 
@@ -56,6 +56,11 @@ impl StepMetrics {
     pub fn weight(mut self, weight: f64) -> StepMetrics {
         self.weight = weight;
         self
+    }
+
+    /// Returns whether means count these numbers.
+    pub(crate) fn counts(&self) -> bool {
+        self.weight != 0.0
     }
 
     /// Returns a number by its name.
@@ -98,7 +103,7 @@ pub trait IntoMetrics {
     /// Returns the metrics.
     ///
     /// # Errors
-    /// Fails if one of them is an array of several elements.
+    /// Fails if one of them is an array of several elements, or if two have the same name.
     fn into_metrics(self) -> Result<StepMetrics>;
 }
 
@@ -150,7 +155,7 @@ pub(crate) struct MetricMeans {
 impl MetricMeans {
     pub fn add(&mut self, metrics: &StepMetrics) {
         // What does not count may be anything, also NaN.
-        if metrics.weight == 0.0 {
+        if !metrics.counts() {
             return;
         }
         for (name, value) in metrics.iter() {
@@ -181,6 +186,13 @@ mod tests {
         means.add(&StepMetrics::new().with("loss", f64::NAN).weight(0.0));
         assert_eq!(means.take(), [("loss".to_owned(), 2.0), ("rate".to_owned(), 0.5)]);
         assert_eq!(means.take(), []);
+    }
+
+    #[test]
+    fn a_second_metric_of_a_name_is_an_error_at_its_line() {
+        let error = StepMetrics::new().with("loss", 1.0).with("loss", f64::NAN).into_metrics().unwrap_err();
+        assert_eq!(error.message, "there are two metrics `loss`");
+        assert!(error.loc().is_some_and(|loc| loc.file.ends_with("metrics.rs")), "{error}");
     }
 
     #[test]

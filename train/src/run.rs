@@ -111,7 +111,13 @@ pub(crate) struct LoopState {
     means: MetricMeans,
     stopping: StoppingState,
     best: Option<BestStep>,
+    /// The metric that `stopping` and `best` are about.
+    #[serde(default)]
+    monitored: Option<(String, Goal)>,
     logged: Vec<(String, f64)>,
+    /// The step whose metrics `logged` are.
+    #[serde(default)]
+    logged_at: Option<u64>,
     /// How many elements were left out because of errors: in epochs that are done, and up to the
     /// position.
     #[serde(default)]
@@ -131,12 +137,51 @@ struct DueWork {
     /// The epoch of the step.
     epoch: u64,
     is_epoch_end: bool,
+    /// Whether the step was finished before it was known that the epoch ends with it. What is due
+    /// after a number of steps is done then.
+    #[serde(default)]
+    is_late: bool,
+}
+
+impl DueWork {
+    /// Returns whether something is still to be done after a step, at the end of that many epochs
+    /// if an epoch ends.
+    fn includes(self, every: Every, step: u64, epochs_done: Option<u64>) -> bool {
+        every.is_due(step, epochs_done) && !(self.is_late && every.is_due(step, None))
+    }
 }
 
 impl LoopState {
+    fn new(position: DatasetPosition) -> LoopState {
+        LoopState {
+            epoch: 0,
+            position,
+            means: MetricMeans::default(),
+            stopping: StoppingState::default(),
+            best: None,
+            monitored: None,
+            logged: Vec::new(),
+            logged_at: None,
+            skipped: [0; 2],
+            due: None,
+            unrecorded: BTreeMap::new(),
+        }
+    }
+
+    /// Returns whether the values that were compared are those of another metric.
+    pub fn monitors_other_than(&self, monitor: Option<&(String, Goal)>) -> bool {
+        matches!((&self.monitored, monitor), (Some(old), Some(new)) if old != new)
+    }
+
     /// Returns the state as if the monitored metric had not been compared yet.
     pub fn without_comparisons(self) -> LoopState {
-        LoopState { stopping: StoppingState::default(), best: None, unrecorded: BTreeMap::new(), ..self }
+        LoopState {
+            stopping: StoppingState::default(),
+            best: None,
+            monitored: None,
+            unrecorded: BTreeMap::new(),
+            ..self
+        }
     }
 }
 
@@ -204,13 +249,10 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
             // A run that is over takes nothing from the dataset.
             Some(state) if trainer.is_over(step, state.epoch) => (None, state),
             Some(state) => (Some(data.resume(&state.position)?), state),
-            None => {
-                let (means, stopping) = (MetricMeans::default(), StoppingState::default());
-                let position = data.start(0);
-                let (best, logged, skipped, due, unrecorded) = (None, Vec::new(), [0; 2], None, BTreeMap::new());
-                (None, LoopState { epoch: 0, position, means, stopping, best, logged, skipped, due, unrecorded })
-            }
+            None => (None, LoopState::new(data.start(0))),
         };
+        let monitored = trainer.monitor.clone().or(state.monitored);
+        let state = LoopState { monitored, ..state };
         let of_epochs = trainer.epochs.and_then(|epochs| Some(epochs.saturating_mul(data.len()?)));
         let n_steps = of_epochs.into_iter().chain(trainer.steps).min();
         let progress = FitProgress::new(trainer.progress, step, n_steps);
@@ -284,7 +326,7 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
                     let epoch = self.state.epoch;
                     self.end_epoch();
                     self.end = self.end_by_count();
-                    self.finish_due(DueWork { epoch, is_epoch_end: true }).map_err(|error| {
+                    self.finish_due(DueWork { epoch, is_epoch_end: true, is_late: true }).map_err(|error| {
                         self.has_failed = true;
                         called_at(here, "the epoch ends here", error)
                     })?;
@@ -340,7 +382,8 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
         self.context.step += 1;
         let step = self.context.step;
         let loss = metrics.get(LOSS);
-        if let Some(loss) = loss.filter(|loss| !loss.is_finite() && !self.trainer.allows_non_finite) {
+        let is_checked = !self.trainer.allows_non_finite && metrics.counts();
+        if let Some(loss) = loss.filter(|loss| is_checked && !loss.is_finite()) {
             return Err(not_finite(step, loss, self.saved));
         }
         self.state.means.add(&metrics);
@@ -364,16 +407,17 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
             let skipped = if skipped > 0 { format!(", {skipped} skipped") } else { String::new() };
             format!("epoch {}{of}{loss}{skipped}", epoch + 1)
         });
-        self.finish_due(DueWork { epoch, is_epoch_end })
+        self.finish_due(DueWork { epoch, is_epoch_end, is_late: false })
     }
 
     /// Does what is due after a step. If a signal ends the evaluation, all of it stays due.
     #[track_caller]
     fn finish_due(&mut self, due: DueWork) -> Result<()> {
-        let (DueWork { epoch, is_epoch_end }, step) = (due, self.context.step);
+        let (DueWork { epoch, is_epoch_end, .. }, step) = (due, self.context.step);
         let epochs_done = is_epoch_end.then_some(self.state.epoch);
-        let validates = self.trainer.evaluation.as_ref().is_some_and(|(_, every)| every.is_due(step, epochs_done));
-        let is_logged = Every::Steps(self.trainer.log_every).is_due(step, None);
+        let validates =
+            self.trainer.evaluation.as_ref().is_some_and(|(_, every)| due.includes(*every, step, epochs_done));
+        let is_logged = due.includes(Every::Steps(self.trainer.log_every), step, None);
         if is_logged || is_epoch_end || validates || self.end.is_some() {
             let found = match validates {
                 true => Some(self.evaluate()?),
@@ -387,18 +431,18 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
             if let Some(Stopped::Not(found)) = found {
                 values.extend(found.iter().map(|(name, value)| (format!("val/{name}"), value)));
             }
-            self.log(epoch, &values)?;
-            self.state.logged = values;
+            self.log_new(epoch, values)?;
         }
         let compares = validates || self.trainer.evaluation.is_none() && is_epoch_end;
         let monitored = if compares { self.compare()? } else { None };
         if let Some(monitored) = monitored.clone().filter(|_| self.saved == Some(step)) {
             self.state.unrecorded.insert(step, monitored);
+            self.set_unrecorded();
         }
         if self.end.is_none() {
             self.end = self.end_by_state();
         }
-        let is_due = self.trainer.save_every.is_due(step, epochs_done);
+        let is_due = due.includes(self.trainer.save_every, step, epochs_done);
         if self.end.is_some() || monitored.is_some() && self.trainer.keep_best > 0 {
             self.save(monitored.as_slice(), SaveNeed::Required)?;
         } else if is_due {
@@ -423,11 +467,29 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
     /// metrics of checkpoints that are no longer there.
     fn set_unrecorded(&mut self) {
         let Some(folder) = &mut self.folder else { return };
-        let steps = folder.checkpoints.steps();
-        self.state.unrecorded.retain(|step, _| steps.contains(step));
-        for (&step, (name, value)) in &self.state.unrecorded {
-            folder.checkpoints.set_metric(step, name, *value);
+        let checkpoints = &mut folder.checkpoints;
+        self.state.unrecorded.retain(|&step, (name, value)| checkpoints.set_metric(step, name, *value));
+    }
+
+    /// Writes metrics to the logs, and keeps them with those that were logged after this step.
+    #[track_caller]
+    fn log_new(&mut self, epoch: u64, values: Vec<(String, f64)>) -> Result<()> {
+        let step = Some(self.context.step);
+        let has_log = self.state.logged_at == step;
+        if let Some(twice) = (1..values.len()).find(|&i| values[..i].iter().any(|(name, _)| *name == values[i].0)) {
+            let message = format!("the steps and the evaluation both have a metric `{}`", values[twice].0);
+            return Err(Diagnostic::new(message).help("names of the evaluation begin with `val/`"));
         }
+        if !(has_log && values.is_empty()) {
+            self.log(epoch, &values)?;
+        }
+        if !has_log {
+            self.state.logged.clear();
+        }
+        self.state.logged.retain(|(old, _)| values.iter().all(|(name, _)| name != old));
+        self.state.logged.extend(values);
+        self.state.logged_at = step;
+        Ok(())
     }
 
     /// Writes metrics to the logs, and the number of elements that were left out if there are some.

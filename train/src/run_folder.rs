@@ -3,7 +3,7 @@
 use crate::log::{EventFile, JsonLines};
 use crate::run::LoopState;
 use crate::trainer::{Resume, Trainer};
-use anabranch_checkpoint::{Checkpoints, Restore, Resumed, RunParts, failed, restore_latest};
+use anabranch_checkpoint::{Checkpoints, Restore, Resumed, RunParts, failed};
 use anabranch_dsl::{Diagnostic, Loc, Result};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -52,7 +52,7 @@ impl<'a> OpenedFolder<'a> {
             builder = configure(builder);
         }
         // From here on no other process has a run in this folder.
-        let mut checkpoints = builder.open()?;
+        let mut checkpoints = builder.clone().open()?;
         let has_checkpoints = !checkpoints.steps().is_empty();
         let (json, events) = (path.join("metrics.jsonl"), path.join("tensorboard"));
         let parts = trainer.parts.clone().log("metrics", &json).log("events", EventFile::path_in(&events));
@@ -86,7 +86,8 @@ impl<'a> OpenedFolder<'a> {
         let resumed = match (&trainer.resume, resumed) {
             (Resume::From(other), None) => {
                 let from = checkpoints_in(other);
-                let resumed = restore_latest(&from, trainer.session, &trainer.parts, &Restore::strict())?;
+                let others = builder.folder(&from);
+                let resumed = others.restore_latest(trainer.session, &trainer.parts, &Restore::strict())?;
                 let message = || Diagnostic::new(format!("{} has no checkpoint to begin with", from.display()));
                 Some(resumed.ok_or_else(message)?)
             }
@@ -94,10 +95,15 @@ impl<'a> OpenedFolder<'a> {
         };
         let resumed = match resumed {
             None => None,
-            Some(resumed) => {
+            Some(mut resumed) => {
                 let state: LoopState = resumed.value(STATE)?;
-                // The best step of another run has no checkpoint here.
-                let state = if is_new { state.without_comparisons() } else { state };
+                // The best step of another run has no checkpoint here, and values of another metric
+                // are not comparable.
+                let is_other = state.monitors_other_than(trainer.monitor.as_ref());
+                if is_other && !is_new {
+                    resumed.notes.push("another metric is monitored now: the comparisons begin anew".to_owned());
+                }
+                let state = if is_new || is_other { state.without_comparisons() } else { state };
                 Some((resumed, state))
             }
         };

@@ -2,6 +2,7 @@
 
 mod fits;
 mod kills;
+mod late_ends;
 mod program;
 mod resumptions;
 #[cfg(unix)]
