@@ -191,6 +191,28 @@ fn a_position_of_a_function_continues_with_the_function_on_threads() {
 }
 
 #[test]
+fn batches_of_a_function_and_of_the_function_on_threads_have_other_positions() {
+    let batches = |source: &Dataset<i64>| {
+        let (map, parallel) = (source.map(|x| x + 1), source.map_parallel(2, |x| Ok(x + 1)));
+        [map.batch(3), parallel.batch(3)]
+    };
+    let position = |data: &Dataset<anabranch::Array<i64>>| {
+        let mut pass = data.iter();
+        pass.nth(4);
+        pass.position()
+    };
+    // One counts batches, and the other one elements.
+    let [map, parallel] = batches(&Dataset::range(0..50));
+    for (data, other) in [(&map, &parallel), (&parallel, &map)] {
+        let error = other.resume(&position(data)).unwrap_err();
+        assert!(error.message.starts_with("the position is of the dataset"), "{error}");
+    }
+    // Without access by index both count elements.
+    let [map, parallel] = batches(&stream(30));
+    assert_eq!(messages(parallel.resume(&position(&map)).unwrap()), messages(map.resume(&position(&map)).unwrap()));
+}
+
+#[test]
 fn an_endless_dataset_continues_behind_repetitions_without_elements() {
     let data = Dataset::range(0..1).map_random(2, |_, rng| rng.below(2)).filter(|x| *x == 0).repeat_endlessly();
     let whole = all(&data, 0);

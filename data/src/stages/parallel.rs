@@ -86,18 +86,22 @@ impl<T: Send + 'static, U: Send + 'static> Stage<U> for ParallelMapStage<T, U> {
 
     fn describe(&self, text: &mut String) {
         self.upstream.stage.describe(text);
-        // The number of threads does not change what a position means.
-        match &self.name {
-            Some(name) => *text += &format!(", {name}"),
-            // The stages behind have no access by index.
-            None if self.upstream.n_by_index().is_some() => *text += ", prefetch",
-            None => {}
+        // The number of threads does not change what a position means. But the stages behind have
+        // no access by index, as they have behind the same function without threads.
+        if let Some(name) = &self.name {
+            *text += &format!(", {name}");
+        }
+        if self.upstream.n_by_index().is_some() {
+            *text += ", prefetch";
         }
     }
 
     fn describe_last(&self, text: &mut String) {
-        match self.name {
-            Some(_) => self.describe(text),
+        match &self.name {
+            Some(name) => {
+                self.upstream.stage.describe(text);
+                *text += &format!(", {name}");
+            }
             None => self.upstream.stage.describe_last(text),
         }
     }
