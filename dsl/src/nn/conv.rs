@@ -24,8 +24,8 @@ macro_rules! convolution {
         impl $name {
             /// Creates a layer with windows of the extents `kernel`.
             ///
-            /// Weights and bias are uniform within `1 / sqrt(n)`, where `n` is the number of
-            /// products per output element.
+            /// Weights and bias are uniform within `1 / sqrt(n)`, where `n` is the second extent of
+            /// the weights times those of the windows.
             ///
             /// # Panics
             /// Panics if the groups do not divide the inputs and outputs.

@@ -68,9 +68,9 @@ impl Init {
     }
 
     /// Returns values uniform with the bound `1 / sqrt(fan_in)`, the usual choice for layers with a
-    /// bias.
+    /// bias. Without inputs all are 0.
     pub fn fan_in(&self, shape: impl Into<Shape>, fan_in: usize) -> Array<f32> {
-        self.uniform(shape, 1.0 / (fan_in as f32).sqrt())
+        self.uniform(shape, if fan_in > 0 { 1.0 / (fan_in as f32).sqrt() } else { 0.0 })
     }
 }
 
@@ -79,6 +79,11 @@ mod tests {
     use super::*;
     use crate::eval;
     use crate::random::Key;
+
+    #[test]
+    fn a_layer_without_inputs_has_a_bias_of_zeros() {
+        assert_eq!(Init::new(1).fan_in([3], 0).as_slice(), [0.0; 3]);
+    }
 
     #[test]
     fn initial_values_are_those_of_keys() {

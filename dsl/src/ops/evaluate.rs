@@ -57,7 +57,7 @@ pub(crate) fn has_memory(ty: &TensorType) -> Result<(), OpError> {
 }
 
 /// Returns the type in which elements of a type are computed.
-fn widened(dtype: DType) -> DType {
+pub(super) fn widened(dtype: DType) -> DType {
     if dtype.is_half() { DType::F32 } else { dtype }
 }
 

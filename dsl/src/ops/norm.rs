@@ -31,7 +31,9 @@ impl AnyValue {
         }
         let kept =
             key.uniform::<f32>(self.shape()).untyped().ge(self.context().constant(HostTensor::scalar(rate as f32)));
-        kept.select(self * (1.0 / (1.0 - rate)), self.number(0.0))
+        // The factor is not rounded to 16 bits, which would change the mean.
+        let scaled = self.cast(evaluate::widened(self.dtype())) * (1.0 / (1.0 - rate));
+        kept.select(scaled.cast(self.dtype()), self.number(0.0))
     }
 }
 

@@ -4,11 +4,12 @@
 //! A [`Key`] identifies a stream. An element of a stream is a function of the key and the position.
 //! So the numbers do not depend on when, in what order, on which device or how often they are
 //! computed. The same key yields the same numbers: make a new key for each use with
-//! [`Key::fold_in`] or [`Key::split`].
+//! [`Key::fold_in`] or [`Key::split`]. [`Key::normal`] itself uses the keys of the numbers 0 and 1,
+//! so do not derive others from a key that is used for it.
 //!
 //! Element `i` of a tensor of 32-bit numbers is word `i % 4` of the block with counter `i / 4`. The
-//! upper half of the 128-bit counter is 0 for numbers and 1 for new keys, so keys and numbers never
-//! coincide.
+//! upper half of the 128-bit counter is 0 for numbers and 1 for new keys, so the words of keys and
+//! those of numbers are of different blocks.
 
 use super::infer::{Class, check_definite, check_scalar};
 use super::*;
@@ -252,7 +253,7 @@ impl Key {
     }
 
     /// Returns normal numbers of mean 0 and variance 1: `sqrt(-2 log(1 - u)) cos(2 pi v)` of two
-    /// uniform numbers (Box and Muller 1958).
+    /// uniform numbers (Box and Muller 1958), those of `fold_in(0)` and `fold_in(1)`.
     ///
     /// ```
     /// # use anabranch::{prelude::*, random::Key};
@@ -282,6 +283,10 @@ impl Key {
     /// ```
     #[track_caller]
     pub fn bernoulli<T: Float>(self, p: impl Operand<T>, shape: impl Into<Shape>) -> Tensor<bool> {
+        if T::DTYPE.is_half() {
+            // Numbers of these types are too coarse for small probabilities.
+            return self.bernoulli(p.into_tensor().cast::<f32>(), shape);
+        }
         self.uniform::<T>(shape).less(p)
     }
 }

@@ -203,6 +203,10 @@ impl Optimizer for Adam {
 }
 
 impl Optimizer for AtMomentum<'_, Adam> {
+    fn is_lazy(&self) -> bool {
+        self.optimizer().is_lazy()
+    }
+
     fn rate(&self) -> f32 {
         self.optimizer().rate()
     }
