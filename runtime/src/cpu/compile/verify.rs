@@ -28,6 +28,7 @@ impl Plan {
             self.verify_op(op).map_err(|e| format!("{e}, in operation {i}, `{}`", op.name))?;
         }
         self.verify_parallel()?;
+        self.verify_end()?;
         self.verify_memory()?;
         self.verify_written()
     }
@@ -184,6 +185,36 @@ impl Plan {
                         return Err(format!("P4: {b:?} is read and written in parallel by instruction {pc}"));
                     }
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks P3 to P5 for what is read and written after the code.
+    fn verify_end(&self) -> Result<(), String> {
+        let mut error = None;
+        self.visit_last(&mut |operand| {
+            if let TensorOperand::View(v) = operand {
+                error = error.take().or_else(|| self.verify_view(v).err());
+            }
+        });
+        error.map_or(Ok(()), Err)?;
+        let mut written = BTreeSet::new();
+        for update in &self.updates {
+            for operand in &update.operands {
+                if let TensorOperand::View(v) = operand
+                    && let Base::Var(var) = v.base
+                    && update.vars.contains(&(var as usize))
+                    && !(v.offset == 0 && v.is_contiguous())
+                {
+                    return Err(format!("P4: variable {var} is updated from other places of its own"));
+                }
+            }
+        }
+        let vars = self.updates.iter().flat_map(|update| &update.vars).chain(self.assigns.iter().map(|a| &a.var));
+        for var in vars {
+            if !written.insert(var) {
+                return Err(format!("P5: variable {var} is written twice at the end"));
             }
         }
         Ok(())
@@ -535,5 +566,49 @@ mod tests {
             (view.shape, view.strides) = (vec![4, 2], vec![4, 1]);
         };
         check_broken(three_ops(), part, &["P7"]);
+    }
+
+    /// Returns a plan that updates one variable in place and assigns another one.
+    fn two_variables() -> Plan {
+        plan(
+            "graph @f(%x: f32[4, 4]) -> () {
+                var @v: f32[4, 4]
+                var @w: f32[4, 4]
+                %v = read @v
+                %w = read @w
+                %a = add %v, %x
+                %b = matmul %w, %x
+                assign @v, %a
+                assign @w, %b
+                return
+            }",
+        )
+    }
+
+    #[test]
+    fn a_variable_is_updated_at_its_own_places() {
+        let turn = |plan: &mut Plan| {
+            let operands = plan.updates[0].operands.iter_mut();
+            let of_var = operands.filter_map(|operand| match operand {
+                TensorOperand::View(view) if matches!(view.base, Base::Var(_)) => Some(view),
+                _ => None,
+            });
+            of_var.for_each(|view| view.strides.reverse());
+        };
+        check_broken(two_variables(), turn, &["P4", "variable 0"]);
+    }
+
+    #[test]
+    fn a_variable_is_written_once_at_the_end() {
+        check_broken(two_variables(), |plan| plan.assigns[0].var = 0, &["P5", "variable 0"]);
+    }
+
+    #[test]
+    fn what_is_assigned_is_in_memory() {
+        let beyond = |plan: &mut Plan| {
+            let TensorOperand::View(view) = &mut plan.assigns[0].value else { panic!("it is a view") };
+            view.offset = 1;
+        };
+        check_broken(two_variables(), beyond, &["P3"]);
     }
 }
