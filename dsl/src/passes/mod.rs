@@ -35,6 +35,7 @@ mod scalarize;
 mod scatters;
 mod simplify;
 mod specialize;
+mod split_reductions;
 mod sums_to_concat;
 mod tables;
 mod trips;
@@ -55,6 +56,7 @@ pub use scalarize::{Scalarize, scalars};
 pub use scatters::Scatters;
 pub use simplify::Simplify;
 pub use specialize::specialize;
+pub use split_reductions::split_reductions;
 pub use sums_to_concat::SumsToConcat;
 pub use trips::{CountedLoop, Limit, count, trips};
 

@@ -1,0 +1,227 @@
+//! Long rows of reductions in parts.
+
+use super::{Dce, Pass};
+use crate::Graph;
+use crate::ir::{GraphBuilder, InsertPoint, NodeData, Op, Origin, Region, Value};
+use crate::ops::attributes::{Reduced, Shaped};
+use crate::ops::{Effects, OpClass, Prim, prim};
+use rustc_hash::FxHashMap;
+
+/// Returns the graph with each reduction of a few long rows as a reduction of many parts of rows,
+/// and one of their results. Returns `None` if there is none.
+///
+/// It is for devices that reduce a row in one place, as a GPU does in a workgroup. Elementwise
+/// operations whose result only the reduction reads are computed in the parts. Sums are rounded in
+/// another order.
+#[must_use]
+pub fn split_reductions(graph: &Graph) -> Option<Graph> {
+    let mut is_found = false;
+    graph.visit_nodes(graph.root(), &mut |node| is_found |= SplitReduction::of(graph, graph.node(node)).is_some());
+    if !is_found {
+        return None;
+    }
+    let mut n_users = vec![0; graph.n_values()];
+    graph.visit_nodes(graph.root(), &mut |node| {
+        let data = graph.node(node);
+        let yields = data.regions.iter().flat_map(|&region| &graph.region(region).yields);
+        data.operands.iter().chain(yields).for_each(|v| n_users[v.index()] += 1);
+    });
+    graph.outputs().iter().for_each(|v| n_users[v.index()] += 1);
+    let mut splitter = Splitter { builder: GraphBuilder::new(graph.clone()), n_users };
+    splitter.region(graph.root());
+    let mut split = splitter.builder.into_graph();
+    Dce.run(&mut split);
+    Some(split.compact())
+}
+
+/// The most rows of a reduction that is split. More rows keep a device busy.
+const MAX_ROWS: usize = 128;
+
+/// The number of parts of all rows, as far as their extents allow.
+const PARTS: usize = 1024;
+
+/// The fewest elements of a part.
+const MIN_PART: usize = 1024;
+
+/// The fewest parts of a row.
+const MIN_PARTS: usize = 8;
+
+/// The most operations, one after another, that are computed in the parts.
+const MAX_DEPTH: usize = 32;
+
+/// The extents of a reduction whose rows are split.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct SplitReduction {
+    /// Those of the operand, with the extent of the reduced axes as that of the parts of a row and
+    /// that of the elements of a part.
+    extents: Vec<usize>,
+    /// The axis of the parts.
+    axis: usize,
+}
+
+impl SplitReduction {
+    /// Returns how the rows of a node are split, if it is a reduction with few long rows.
+    fn of(graph: &Graph, data: &NodeData) -> Option<SplitReduction> {
+        let Op::Prim(op, attrs) = &data.op else { return None };
+        // The sum of 16-bit floats is not rounded before its end.
+        let ty = graph.ty(data.operands.first().copied()?).as_tensor()?;
+        if op.reduces_by().is_none() || op == prim::SUM_LIKE || ty.dtype.is_half() {
+            return None;
+        }
+        let (shape, axes) = (ty.shape.known()?, Reduced::of(attrs).axes);
+        let (first, end) = (*axes.first()?, *axes.last()? + 1);
+        let n: usize = shape[first..end].iter().product();
+        let n_rows = shape[..first].iter().chain(&shape[end..]).product::<usize>();
+        if end - first != axes.len() || n_rows == 0 || n_rows > MAX_ROWS {
+            return None;
+        }
+        let most = (PARTS / n_rows).min(n / MIN_PART);
+        let parts = (MIN_PARTS..=most).rev().find(|&parts| n.is_multiple_of(parts))?;
+        let extents = [&shape[..first], &[parts, n / parts], &shape[end..]].concat();
+        Some(SplitReduction { extents, axis: first })
+    }
+}
+
+/// The values of which a reduction is split.
+struct RowParts<'a> {
+    extents: &'a [usize],
+    /// Values with these extents, by the value with its own.
+    done: FxHashMap<Value, Value>,
+}
+
+struct Splitter {
+    builder: GraphBuilder,
+    /// The number of places that read each value of the graph.
+    n_users: Vec<usize>,
+}
+
+impl Splitter {
+    fn region(&mut self, region: Region) {
+        for node in self.builder.take_nodes(region) {
+            self.builder.update_operands(node);
+            let data = self.builder.node(node).clone();
+            data.regions.iter().for_each(|&inner| self.region(inner));
+            let Some(split) = SplitReduction::of(&self.builder, &data) else {
+                self.builder.append(node);
+                continue;
+            };
+            let Op::Prim(op, _) = data.op else { panic!("a reduction is an operation") };
+            self.builder.at(InsertPoint::End(region), data.origin());
+            let mut parts = RowParts { extents: &split.extents, done: FxHashMap::default() };
+            let x = self.with_extents(data.operands[0], &mut parts, data.origin(), MAX_DEPTH);
+            self.builder.at(InsertPoint::End(region), data.origin());
+            let over = |axis: usize| Op::Prim(op, Reduced { axes: vec![axis], keepdim: false }.into());
+            let of_parts = self.builder.emit(over(split.axis + 1), &[x]);
+            let of_rows = self.builder.emit(over(split.axis), &[of_parts]);
+            let shape = self.builder.ty(data.results[0]).element().shape.clone();
+            let result = self.builder.emit(Op::Prim(prim::RESHAPE, Shaped { shape }.into()), &[of_rows]);
+            self.builder.replace(data.results[0], result);
+        }
+        self.builder.update_yields(region);
+    }
+
+    /// Returns the elements of a value with other extents. What computes them elementwise, for
+    /// nothing else, computes them so, up to a depth. `origin` is that of the node that reads them.
+    fn with_extents(&mut self, v: Value, parts: &mut RowParts<'_>, origin: Origin, depth: usize) -> Value {
+        if let Some(&known) = parts.done.get(&v) {
+            return known;
+        }
+        let shaped = |parts: &RowParts<'_>| Shaped { shape: parts.extents.into() }.into();
+        let has_one_user = self.n_users.get(v.index()) == Some(&1);
+        let producer = self.builder.producer(v).filter(|_| has_one_user && depth > 0);
+        let data = producer.map(|node| self.builder.node(node).clone());
+        let (op, operands, origin) = match data.as_ref().map(|data| (data, &data.op)) {
+            Some((data, Op::Prim(prim::BROADCAST_TO, _)))
+                if self.builder.ty(data.operands[0]).element().rank() == 0 =>
+            {
+                (Op::Prim(prim::BROADCAST_TO, shaped(parts)), data.operands.to_vec(), data.origin())
+            }
+            Some((data, Op::Prim(op, attrs))) if is_elementwise(*op) => {
+                let operand = |&x| self.with_extents(x, parts, data.origin(), depth - 1);
+                (Op::Prim(*op, attrs.clone()), data.operands.iter().map(operand).collect(), data.origin())
+            }
+            _ => (Op::Prim(prim::RESHAPE, shaped(parts)), vec![v], origin),
+        };
+        let point = self.builder.point();
+        let result = self.builder.at(point, origin).emit(op, &operands);
+        parts.done.insert(v, result);
+        result
+    }
+}
+
+/// Returns whether an operation computes each element by a function that cannot fail.
+fn is_elementwise(op: Prim) -> bool {
+    matches!(op.class, OpClass::Scalar(_)) && op.effects == Effects::Pure
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interp::{InterpOptions, run};
+    use crate::{HostTensor, Type};
+
+    fn parsed(text: &str) -> Graph {
+        Graph::parse(text, "split.ir").unwrap_or_else(|e| panic!("{}\n{text}", e[0]))
+    }
+
+    /// Returns small whole numbers, whose sums are exact in any order, or truths.
+    fn argument(ty: &Type) -> HostTensor {
+        let shape = ty.element().shape.known().expect("it is known");
+        let n: usize = shape.iter().product();
+        match ty.element().dtype {
+            crate::DType::F32 => HostTensor::new(shape, (0..n).map(|i| (i * 7 % 11) as f32 - 5.0).collect::<Vec<_>>()),
+            crate::DType::I32 => HostTensor::new(shape, (0..n).map(|i| (i * 7 % 11) as i32 - 5).collect::<Vec<_>>()),
+            crate::DType::Bool => HostTensor::new(shape, (0..n).map(|i| i != n / 2).collect::<Vec<_>>()),
+            other => panic!("no arguments of {other}"),
+        }
+    }
+
+    #[test]
+    fn long_rows_are_reduced_in_parts() {
+        let cases = [
+            ("%x: f32[32768]", "f32[]", "%y = sum %x {axes=[0], keepdim=false}"),
+            ("%x: f32[4, 64, 512]", "f32[4, 1, 1]", "%y = max %x {axes=[1, 2], keepdim=true}"),
+            ("%x: i32[128, 256, 3]", "i32[3]", "%y = sum %x {axes=[0, 1], keepdim=false}"),
+            ("%x: i32[2, 9216, 3]", "i32[2, 3]", "%y = min %x {axes=[1], keepdim=false}"),
+            ("%x: bool[10000]", "bool[]", "%y = all %x {axes=[0], keepdim=false}"),
+            // What is computed for the reduction alone is computed in the parts.
+            (
+                "%x: f32[200, 100], %c: f32[]",
+                "f32[]",
+                "%d = broadcast_to %c {shape=[200, 100]}
+                 %m = mul %x, %d
+                 %q = mul %m, %m
+                 %y = sum %q {axes=[0, 1], keepdim=false}",
+            ),
+        ];
+        for (params, result, body) in cases {
+            let graph = parsed(&format!("graph @f({params}) -> {result} {{\n{body}\nreturn %y\n}}\n"));
+            let split = split_reductions(&graph).unwrap_or_else(|| panic!("it is split:\n{graph}"));
+            let n_reductions = split.to_string().matches("keepdim=false").count();
+            assert_eq!(n_reductions, 2, "{split}");
+            let arguments: Vec<_> = graph.inputs().iter().map(|&v| argument(graph.ty(v))).collect();
+            let results =
+                [&graph, &split].map(|g| run(g, &arguments, &mut Vec::new(), InterpOptions::default()).unwrap());
+            assert_eq!(results[0], results[1], "{split}");
+            // Nothing but arguments is reshaped, and the result.
+            for line in split.to_string().lines().filter(|line| line.contains("reshape")) {
+                assert!(line.contains("reshape %x ") || line.contains(&format!("shape={}", &result[3..])), "{split}");
+            }
+        }
+    }
+
+    #[test]
+    fn other_reductions_stay() {
+        for (x, axes) in [
+            ("f32[8191]", "0"),
+            ("f32[4000]", "0"),
+            ("f32[256, 65536]", "1"),
+            ("f32[64, 4, 64]", "0, 2"),
+            ("bf16[65536]", "0"),
+            ("f32[?]", "0"),
+        ] {
+            let text = format!("graph @f(%x: {x}) {{\n%y = sum %x {{axes=[{axes}], keepdim=true}}\nreturn\n}}\n");
+            assert!(split_reductions(&parsed(&text)).is_none(), "{x}");
+        }
+    }
+}
