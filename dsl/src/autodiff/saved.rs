@@ -5,7 +5,7 @@ use super::added::{captured, slices};
 use super::*;
 use crate::Dim;
 use crate::ir::{ParamSource, dependence};
-use crate::ops::{Coverage, Effects, Effort, OpClass, ScalarForm, ValueCx, prim};
+use crate::ops::{Coverage, Effects, Effort, OpClass, ValueCx, prim};
 
 impl<'g> Sweep<'g> {
     /// Returns a value of the forward region of `level` as seen by its backward region.
@@ -347,8 +347,7 @@ fn is_cheap(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
                 && def.effects <= Effects::Fallible
                 && graph.cost_of(node).is_some_and(|(cost, n)| {
                     // The effort of a user's operation has no bound.
-                    let is_estimated =
-                        matches!(def.class, OpClass::Scalar(ScalarForm::Estimated(_)) | OpClass::Opaque(_));
+                    let is_estimated = def.is_registered() || matches!(def.class, OpClass::Opaque(_));
                     let effort = if is_estimated { cost.effort() } else { cost.operations };
                     effort <= f64::from(CHEAP.0) * n
                 })

@@ -28,8 +28,8 @@ use super::{
     StageWork, reduced_axes,
 };
 use crate::ir::{Graph, Node, NodeData, Op, Region, Value};
+use crate::ops::OpClass;
 use crate::ops::attributes::Along;
-use crate::ops::{Effects, OpClass};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The limits of kernels of rows on a device.
@@ -337,11 +337,10 @@ impl RowFinder<'_> {
     /// Returns a node in no kernel as a part.
     fn node_member(&self, node: Node, data: &NodeData) -> Option<PartKernel> {
         let Op::Prim(op, attrs) = &data.op else { return None };
-        // A user's operation on rows may have other operands and attributes.
-        let has_axis = || data.operands.len() == 1 && op.attrs.iter().any(|(name, _)| *name == "axis");
         let is_row = match op.class {
             OpClass::Reduce(_) => true,
-            OpClass::Rowwise(_) => op.effects == Effects::Pure && has_axis(),
+            // A user's operation on rows may have other operands and attributes.
+            OpClass::Rowwise(_) => !op.is_registered(),
             _ => false,
         };
         if !is_row || !data.operands.iter().chain(&data.results).all(|&v| self.fits(v)) {

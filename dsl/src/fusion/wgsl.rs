@@ -295,7 +295,7 @@ impl ShaderFunctions {
             type_name(dtype).ok_or(NotPrinted::Type(dtype))?;
         }
         // The names of a user's operations may have any characters.
-        let name = match op.name.contains('.') {
+        let name = match op.is_registered() {
             true => {
                 let known = self.custom.iter().position(|custom| *custom == op);
                 let index = known.unwrap_or_else(|| {

@@ -99,6 +99,11 @@ impl Prim {
         usize::from(self.0)
     }
 
+    /// Returns whether another crate has [registered](register) the operation.
+    pub fn is_registered(self) -> bool {
+        self.0 >= FIRST_REGISTERED
+    }
+
     /// Returns the definition.
     pub fn def(self) -> &'static OpDef {
         match BUILT_IN_TABLE.get(usize::from(self.0)) {

@@ -11,7 +11,7 @@ use crate::cpu::program::{CompileOptions, Program, StopCheck};
 use crate::threads::ThreadLimit;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{self, RunContext, StopFlag};
-use anabranch_dsl::ir::{Op, Value};
+use anabranch_dsl::ir::{Op, StackOp, Value};
 use anabranch_dsl::ops::{Aliasing, OpClass};
 use anabranch_dsl::{Graph, HostTensor, Loc, Result, TensorType, Type, memory, passes};
 use std::cell::Cell;
@@ -272,8 +272,10 @@ fn is_brief(graph: &Graph) -> bool {
                     // It copies what others own, too.
                     work += data.results.iter().map(bytes_of).sum::<f64>();
                 }
-                !matches!(op.class, OpClass::Opaque(_) | OpClass::Window(_))
+                !op.is_registered() && !matches!(op.class, OpClass::Opaque(_) | OpClass::Window(_))
             }
+            // These touch all elements, whose number is not in the type.
+            Op::Stack(StackOp::Add | StackOp::ZerosLike) => false,
             Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Cond | Op::Stack(_) => true,
             Op::While { .. } | Op::Call(_) | Op::List(_) | Op::Print { .. } | Op::Queue(..) | Op::File(_) => false,
         };

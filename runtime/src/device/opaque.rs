@@ -15,7 +15,7 @@ use super::{
 };
 use super::{Progress, Step, Support, Ticket};
 use anabranch_dsl::device::DeviceName;
-use anabranch_dsl::fusion::{FuseUnless, FusedKernel, Fusion};
+use anabranch_dsl::fusion::{FuseNothing, FuseUnless, FusedKernel, Fusion};
 use anabranch_dsl::interp::{self, InterpOptions, RunContext, RuntimeValue};
 use anabranch_dsl::ir::Op;
 use anabranch_dsl::{DType, Diagnostic, Graph, HostTensor, Result, Type};
@@ -121,11 +121,14 @@ impl Device for OpaqueDevice {
         may_go_on: StopCheck<'_>,
     ) -> Result<Box<dyn LoadedKernel>> {
         may_go_on()?;
-        let options = InterpOptions::new().check_finite(options.check_finite);
+        let interp = InterpOptions::new().check_finite(options.check_finite);
         // Some kernels are split, as on devices that lack a shader for them.
         let target = FuseUnless(|kernel: &FusedKernel| kernel.stages.len().is_multiple_of(3));
-        let fusion = Fusion::find(&graph, &target);
-        Ok(Box::new(OpaqueKernel { graph, fusion, options, device: self }))
+        let fusion = match options.fuse {
+            true => Fusion::find(&graph, &target),
+            false => Fusion::find(&graph, &FuseNothing),
+        };
+        Ok(Box::new(OpaqueKernel { graph, fusion, options: interp, device: self }))
     }
 
     fn upload(&self, values: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Progress {

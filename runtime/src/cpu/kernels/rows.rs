@@ -22,7 +22,6 @@ use crate::cpu::compile::{TensorOperand, View};
 use crate::cpu::memory::{MAX_WRITTEN, Sources};
 use crate::threads;
 use anabranch_dsl::DType;
-use anabranch_dsl::ops::prim;
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -259,7 +258,7 @@ impl RowKernel {
         self.stages.iter().map(|stage| match &stage.work {
             RowStageKind::Map(map) => map.names().collect::<Vec<_>>().join("."),
             RowStageKind::Reduce(reduce) => reduce.names().chain([reduce.name()]).collect::<Vec<_>>().join("."),
-            RowStageKind::Softmax(_) => prim::SOFTMAX.to_string(),
+            RowStageKind::Softmax(softmax) => softmax.op().to_string(),
         })
     }
 

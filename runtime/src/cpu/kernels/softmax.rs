@@ -10,6 +10,7 @@ use crate::cpu::memory::Sources;
 use crate::cpu::multiversion::wide;
 use crate::cpu::vector::prefetch_for_later;
 use anabranch_dsl::DType;
+use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::scalars::{Real, exp, log};
 
 /// The function.
@@ -63,6 +64,15 @@ impl Softmax {
     /// contiguous.
     pub(crate) fn row_lengths(&self) -> Option<[usize; 2]> {
         (self.inner == 1).then(|| [self.n, if self.normal == SoftmaxKind::LogSumExp { 1 } else { self.n }])
+    }
+
+    /// Returns the operation.
+    pub(super) fn op(&self) -> Prim {
+        match self.normal {
+            SoftmaxKind::Softmax => prim::SOFTMAX,
+            SoftmaxKind::LogSoftmax => prim::LOG_SOFTMAX,
+            SoftmaxKind::LogSumExp => prim::LOGSUMEXP,
+        }
     }
 
     /// Computes contiguous rows on the calling thread.
