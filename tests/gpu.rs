@@ -452,6 +452,72 @@ fn a_tensor_that_nothing_else_uses_is_updated_in_place() -> Outcome {
 }
 
 #[test]
+fn long_rows_are_reduced_by_many_workgroups() -> Outcome {
+    let Some(adapter) = adapter() else { return Ok(()) };
+    let (there, here) = (Session::builder().gpu(&adapter).device("/gpu:0").build()?, Session::new()?);
+    for shape in [[1, 1 << 18], [1 << 14, 3], [100_000, 1]] {
+        let model = |x: Tensor| {
+            let y = (x * 0.5 + 0.25).sin();
+            (y.square().mean(), x.max_axis(0), x.greater(-0.4).any())
+        };
+        let (f, expected) = (there.function(model)?, here.function(model)?);
+        let x = Array::new(shape, numbers(shape.iter().product()));
+        let (found, expected) = (f.call(&x)?, expected.call(&x)?);
+        assert_near(&found.0, &expected.0);
+        assert_eq!((found.1, found.2), (expected.1, expected.2), "{shape:?}");
+        // The first shader has at least eight workgroups, and the second one adds their results.
+        let text = f.explain(Arguments::of::<(Tensor,)>(&x).signature())?;
+        assert!(n_shaders(&text) >= 4, "{text}");
+    }
+    Ok(())
+}
+
+/// Writes to all rows of a tensor but the last one, if that is wanted.
+#[graph]
+fn written_if(x: Tensor, n: Tensor<i32>, is_wanted: Tensor<bool>) -> Tensor {
+    let (mut y, mut i) = (x * 2.0, scalar(0));
+    while i < n {
+        if is_wanted {
+            y = y.update_slice_at(y.row(i + 1).reshape([1, 1 << 12]) * 0.5, i, 0);
+        }
+        i += 1;
+    }
+    y
+}
+
+#[test]
+fn a_tensor_that_nothing_else_uses_is_updated_in_place_in_a_branch() -> Outcome {
+    let Some(adapter) = adapter() else { return Ok(()) };
+    let session = Session::builder().gpu(&adapter).device("/gpu:0").build()?;
+    let f = session.function(written_if)?;
+    let x = Array::new([64, 1 << 12], numbers(64 << 12));
+    let expected = Session::new()?.function(written_if)?.call((&x, 63, true))?;
+    assert_eq!(f.call((&x, 63, true))?, expected);
+    let whole = (4 * 64) << 12;
+    assert!(adapter.peak_bytes() < 2 * whole + whole / 2, "{} bytes", adapter.peak_bytes());
+    Ok(())
+}
+
+#[test]
+fn a_loop_stays_on_a_gpu_that_cannot_hold_its_products_as_one_tensor() -> Outcome {
+    #[graph]
+    fn rnn(xs: Tensor, w: Tensor, u: Tensor) -> Tensor {
+        let mut h = zeros([64, 1024]);
+        for x in xs {
+            h = (x.matmul(w) + h.matmul(u)).tanh();
+        }
+        h
+    }
+    let Some(adapter) = adapter() else { return Ok(()) };
+    let session = Session::builder().gpu(&adapter).device("/gpu:0").build()?;
+    let n = adapter.max_tensor_bytes() as usize / (64 * 1024 * 4) + 1;
+    let types = [&[n, 64, 16][..], &[16, 1024], &[1024, 1024]].map(|shape| TensorType::new(DType::F32, shape));
+    let text = session.function(rnn)?.explain(&types)?;
+    assert!(text.contains("it counts, so its iterations are recorded ahead"), "{text}");
+    Ok(())
+}
+
+#[test]
 fn a_lost_device_is_an_error_of_what_runs_there_alone() -> Outcome {
     let (Some(lost), Some(other)) = (adapter(), adapter()) else { return Ok(()) };
     let session = Session::builder().gpu(&lost).gpu(&other).build()?;

@@ -2,7 +2,8 @@
 //!
 //! Each case has an adapter of its own, which counts the most bytes that tensors have had at a
 //! time. All calls of a case are equal. A tensor that one of them left behind would add to what
-//! the next call needs, so after a few calls the count must never change. `ANABRANCH_SLOW=1` runs
+//! the next call needs, so after a few calls the count must never change. Nor do calls create
+//! buffers, but for the few that are still in use when they are asked for. `ANABRANCH_SLOW=1` runs
 //! 5,000 calls of each case.
 
 use super::support::gpus::{adapter, assert_near, numbers};
@@ -28,12 +29,14 @@ fn check<C: FnMut() -> Outcome>(case: impl FnOnce(&Session) -> anabranch::Result
     for _ in 0..n / 10 {
         call()?;
     }
-    let peak = adapter.peak_bytes();
+    let (peak, created) = (adapter.peak_bytes(), adapter.created_buffers());
     assert!(peak > 0, "no tensor is on the GPU");
     for i in 0..n {
         call()?;
         assert_eq!(adapter.peak_bytes(), peak, "after {i} more calls");
     }
+    let more = adapter.created_buffers() - created;
+    assert!(more < n / 5, "{n} calls create {more} buffers");
     Ok(())
 }
 
@@ -106,6 +109,56 @@ fn calls_that_fail_leave_no_tensor_behind() -> Outcome {
             f.call((&x, [1, 99])).map(drop)
         })
     })
+}
+
+#[test]
+fn memory_for_uploads_is_used_again_after_many_of_another_size() -> Outcome {
+    let Some(adapter) = adapter() else { return Ok(()) };
+    let session = Session::builder().gpu(&adapter).build()?;
+    // The host sends 100 numbers at once.
+    let many = session.function(|x: Tensor| {
+        let numbers: Vec<Tensor> = on("/cpu:0", || (0..100).map(|i| (x.row(i) * 2.0).exp()).collect());
+        on("/gpu:0", || numbers.iter().fold(scalar(0.0), |sum, &number| (sum + number).sin()))
+    })?;
+    many.call(Array::new([100], numbers(100)))?;
+    let f = session.function(|x: Tensor| on("/gpu:0", || x.exp().sum()))?;
+    let x = Array::new([1000], numbers(1000));
+    f.call(&x)?;
+    let before = adapter.created_buffers();
+    for _ in 0..100 {
+        f.call(&x)?;
+    }
+    assert!(adapter.created_buffers() - before < 50, "{} buffers", adapter.created_buffers() - before);
+    Ok(())
+}
+
+#[test]
+fn an_iteration_that_pushes_much_does_not_take_the_memory_of_all() -> Outcome {
+    #[graph]
+    fn shrunk(w: Tensor, x: Tensor) -> Tensor {
+        let mut x = x;
+        while x > 1.0 {
+            x *= w.sin();
+        }
+        x
+    }
+    if adapter().is_none() {
+        return Ok(());
+    }
+    let model = |xs: Tensor, w: Tensor| gradients(map(xs, |x| shrunk(w, x)).sum(), (xs, w));
+    // All but one of the numbers end soon. Memory for as many values of each would be 4 MiB.
+    let n = 512;
+    let xs = Array::new([n], (0..n).map(|i| if i == 7 { 1e9 } else { 1.0 + i as f32 / 1e4 }).collect::<Vec<_>>());
+    let w = 0.9901f32.asin();
+    let adapter = gpu_adapters().remove(0).with_memory_budget(3 << 20);
+    let f = Session::builder().gpu(&adapter).device("/gpu:0").build()?.function(model)?;
+    let expected = Session::new()?.function(model)?.call((&xs, w))?;
+    for _ in 0..2 {
+        let found = f.call((&xs, w))?;
+        assert_near(&found.0, &expected.0);
+        assert!((found.1.item() / expected.1.item() - 1.0).abs() < 1e-3);
+    }
+    Ok(())
 }
 
 /// The loss of an LSTM over the first iterations of a sequence, with batches as large as the cells

@@ -31,6 +31,8 @@ pub(super) struct GpuCounters {
     pub(super) readbacks: AtomicU64,
     /// The most bytes that tensors of a device have had.
     pub(super) peak_bytes: AtomicU64,
+    /// The number of buffers that were created.
+    pub(super) created_buffers: AtomicU64,
     /// The bytes of all copies of saved values to the host.
     pub(super) swapped_bytes: AtomicU64,
     /// The bytes of all copies of saved values that came back ahead of their use.
@@ -140,6 +142,12 @@ impl GpuAdapter {
         self.counters.peak_bytes.load(Ordering::Relaxed)
     }
 
+    /// Returns how many buffers these devices have created: for tensors, and for copies from and to
+    /// the host. A step that is like the one before creates none.
+    pub fn created_buffers(&self) -> u64 {
+        self.counters.created_buffers.load(Ordering::Relaxed)
+    }
+
     /// Returns the bytes that have moved to the memory of the host because of a
     /// [budget](GpuAdapter::with_memory_budget), or since a device had no memory left.
     pub fn swapped_bytes(&self) -> u64 {
@@ -189,7 +197,8 @@ impl GpuAdapter {
     }
 
     pub(super) fn runs_ahead(&self) -> bool {
-        self.runs_ahead
+        let flags = self.adapter.get_downlevel_capabilities().flags;
+        self.runs_ahead && flags.contains(wgpu::DownlevelFlags::INDIRECT_EXECUTION)
     }
 
     pub(crate) fn memory_budget(&self) -> Option<u64> {
@@ -203,6 +212,8 @@ impl GpuAdapter {
             Some("it has no immediates of 128 bytes")
         } else if limits.max_compute_invocations_per_workgroup < 256 {
             Some("its workgroups have less than 256 threads")
+        } else if limits.max_storage_buffers_per_shader_stage < 8 {
+            Some("its shaders have less than 8 buffers")
         } else {
             None
         }

@@ -263,8 +263,8 @@ pub(super) struct BufferPool {
     free: Mutex<FreeBuffers>,
 }
 
-/// The maximum number of bytes that a pool keeps.
-const MAX_FREE_BYTES: u64 = 1 << 30;
+/// The number of bytes that a pool keeps at any rate.
+const KEPT_BYTES: u64 = 1 << 30;
 
 #[derive(Debug, Default)]
 struct FreeBuffers {
@@ -272,6 +272,8 @@ struct FreeBuffers {
     n_bytes: u64,
     /// The bytes of all buffers, also of those that tensors have.
     n_allocated: u64,
+    /// The most bytes that tensors have had since buffers were dropped.
+    most_in_use: u64,
     /// The number of times that buffers were dropped.
     generation: u64,
 }
@@ -283,9 +285,11 @@ impl FreeBuffers {
         Some(buffer)
     }
 
-    /// Adds a buffer. Drops others if there is too much.
+    /// Adds a buffer that a tensor had. Drops others if they are more than a step needs that is like
+    /// the ones before, with some for other sizes.
     fn add(&mut self, buffer: wgpu::Buffer) {
-        if self.n_bytes + buffer.size() > MAX_FREE_BYTES {
+        self.most_in_use = self.most_in_use.max(self.n_allocated - self.n_bytes);
+        if self.n_bytes + buffer.size() > KEPT_BYTES.max(2 * self.most_in_use) {
             self.clear();
         }
         self.n_bytes += buffer.size();

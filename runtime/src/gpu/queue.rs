@@ -26,12 +26,17 @@ use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Work that the thread of a device has begun.
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Work for the thread of a device.
 type Job = Box<dyn FnOnce(Rc<CommandRecorder>) -> Task + Send>;
+
+/// How long the thread of a device waits for it before it looks for other jobs: at first, and at
+/// most, with twice the time after each look.
+const WAIT_SLICES: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(1)];
 
 /// The number of commands after which they are submitted, so that the device begins to work.
 const MAX_COMMANDS: usize = 256;
@@ -119,8 +124,9 @@ impl GpuQueue {
             },
             limits: SizeLimits {
                 max_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
-                // Mesa's driver for CPUs ends all loops of a thread after 65,535 iterations.
-                max_iterations: adapter.is_software().then_some(1 << 15),
+                // Mesa's driver for CPUs ends all loops of a thread after 65,535 iterations. Other
+                // systems take a device for lost if one shader runs for seconds.
+                max_iterations: Some(if adapter.is_software() { 1 << 15 } else { 1 << 22 }),
                 has_halves: features.contains(wgpu::Features::SHADER_I16),
             },
             is_software: adapter.is_software(),
@@ -171,7 +177,8 @@ impl GpuQueue {
             // Nobody waits if the caller panicked.
             let _ = result.send(outcome);
         });
-        received.recv().expect("the job does not panic")
+        let panicked = || Diagnostic::new("the driver of the device panicked").of_kind(ErrorKind::ResourceExhausted);
+        received.recv().unwrap_or_else(|_| Err(panicked()))
     }
 }
 
@@ -411,26 +418,47 @@ impl CommandRecorder {
                 matches!(poll, Ok(Poll::Pending))
             });
             if !tasks.is_empty() {
-                self.wait();
+                tasks.extend(self.wait(jobs).map(|job| job(self.clone())));
             }
         }
     }
 
     /// Submits what is recorded, and blocks until the device has done the first submission that is
-    /// awaited, or all of them if none is.
-    fn wait(&self) {
+    /// awaited, or all of them if none is, or until there is another job, which it returns.
+    fn wait(&self, jobs: &mpsc::Receiver<Job>) -> Option<Job> {
         self.submit();
         let awaited = self.awaited.borrow().iter().min_by_key(|submission| submission.number).cloned();
-        let Some(Submission { number, index }) = awaited.or_else(|| self.last.borrow().clone()) else { return };
-        let device = &self.shared.device;
-        let poll = wgpu::PollType::Wait { submission_index: Some(index), timeout: None };
-        // wgpu panics if the device is lost.
-        let done = catch_unwind(AssertUnwindSafe(|| device.poll(poll)));
-        if !matches!(done, Ok(Ok(_))) {
-            fail(&self.shared.failure, lost(&"it does not answer"));
+        let submission = awaited.or_else(|| self.last.borrow().clone())?;
+        let mut slice = WAIT_SLICES[0];
+        while !self.is_done(&submission, Some(slice)) {
+            if let Ok(job) = jobs.try_recv() {
+                return Some(job);
+            }
+            slice = (2 * slice).min(WAIT_SLICES[1]);
         }
-        self.n_done.set(number);
+        None
+    }
+
+    /// Submits what is recorded, and blocks until the device has done all of it.
+    fn wait_for_all(&self) {
+        self.submit();
+        let last = self.last.borrow().clone();
+        last.map(|last| self.is_done(&last, None));
+    }
+
+    /// Blocks until the device has done a submission, or for a time. Returns whether it has done
+    /// it, or never will.
+    fn is_done(&self, submission: &Submission, timeout: Option<Duration>) -> bool {
+        let poll = wgpu::PollType::Wait { submission_index: Some(submission.index.clone()), timeout };
+        // wgpu panics if the device is lost.
+        match catch_unwind(AssertUnwindSafe(|| self.shared.device.poll(poll))) {
+            Ok(Err(wgpu::PollError::Timeout)) => return false,
+            Ok(Ok(_)) => {}
+            _ => fail(&self.shared.failure, lost(&"it does not answer")),
+        }
+        self.n_done.set(submission.number);
         self.n_iterations.set(0);
+        true
     }
 
     /// Waits until the callback of a submission has sent a message, while other work goes on.
@@ -566,7 +594,10 @@ impl CommandRecorder {
             let [memory, validation] = scopes;
             // Scopes end in the reverse order.
             let errors = [pollster::block_on(validation.pop()), pollster::block_on(memory.pop())];
-            let Some(error) = errors.into_iter().flatten().next() else { return Ok(buffer) };
+            let Some(error) = errors.into_iter().flatten().next() else {
+                self.shared.counters.created_buffers.fetch_add(1, Ordering::Relaxed);
+                return Ok(buffer);
+            };
             if attempt == 2 || !matches!(error, wgpu::Error::OutOfMemory { .. }) {
                 return Err(of_driver(&error));
             }
@@ -576,7 +607,7 @@ impl CommandRecorder {
             }
             self.drop_free_buffers();
             self.staging.clear();
-            self.wait();
+            self.wait_for_all();
             self.uploads.borrow_mut().clear();
             self.check()?;
         }
@@ -790,5 +821,37 @@ impl CommandRecorder {
         if n >= MAX_COMMANDS {
             self.submit();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::gpu_adapters;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn a_job_begins_while_the_thread_waits_for_the_device() {
+        let Some(adapter) = gpu_adapters().into_iter().next() else {
+            assert!(std::env::var_os("ANABRANCH_GPU").is_none(), "this machine has no adapter");
+            return;
+        };
+        let queue = GpuQueue::open("/gpu:0".parse().unwrap(), &adapter).unwrap();
+        // The device may have done a few commands before the second job comes.
+        let begins = |n_commands: usize| {
+            let (waits, is_waiting) = mpsc::channel();
+            let ended = Arc::new(AtomicBool::new(false));
+            let has_ended = ended.clone();
+            queue.send(async move |recorder| {
+                let tensor = recorder.tensor(1 << 22).unwrap();
+                (0..n_commands).for_each(|_| recorder.clear(&tensor));
+                waits.send(()).unwrap();
+                recorder.finish().await.unwrap();
+                ended.store(true, Ordering::SeqCst);
+            });
+            is_waiting.recv().unwrap();
+            queue.call(async move |_| Ok(!has_ended.load(Ordering::SeqCst))).unwrap()
+        };
+        assert!([1, 10, 100, 1000, 10_000].into_iter().any(begins));
     }
 }

@@ -12,6 +12,7 @@ use super::program::{CondProgram, Dispatch, GpuOp, LoopProgram, RegionProgram, S
 use super::queue::{CommandRecorder, Readback, Workgroups};
 use super::shader::CompiledShader;
 use super::shader_loop::{Assumption, Refuted, advanced};
+use anabranch_dsl::fusion::{FusedKernel, run_kernel};
 use anabranch_dsl::interp::{self, RunContext, assertion_failed, empty_stack, not_finite, stacks_differ, stopped};
 use anabranch_dsl::ir::{Graph, Node, Op, StackOp, Value};
 use anabranch_dsl::ops::EvalCx;
@@ -273,6 +274,11 @@ impl<'a> ProgramRun<'a> {
                 #[cfg(feature = "testing")]
                 dispatch.product.into_iter().for_each(|node| self.trace_product(node));
                 let Dispatch { shader, inputs, outputs, workgroups, parameters, checked, check, .. } = dispatch;
+                if let Some(kernel) = &dispatch.of_numbers
+                    && self.compute_on_host(kernel, outputs)?
+                {
+                    return Ok(());
+                }
                 let mut tensors: Vec<Arc<GpuTensor>> = inputs.iter().map(|&v| self.tensor(v)).collect();
                 for &output in outputs {
                     tensors.push(match &self.values[output.index()] {
@@ -340,14 +346,15 @@ impl<'a> ProgramRun<'a> {
                 }
             }
             GpuOp::Cond(cond) => {
-                let mut operands = self.operands(cond.node);
+                let mut operands = self.last_operands(cond.node, dead, usize::MAX);
                 let captures = operands.split_off(1);
                 let results = Box::pin(self.cond(cond, &operands[0], captures)).await?;
                 self.set_results(cond.node, results);
             }
             GpuOp::While(looped) => {
-                let mut state = self.last_operands(looped.node, dead);
-                let captures = state.split_off(self.graph.while_of(looped.node).n_vars());
+                let n_vars = self.graph.while_of(looped.node).n_vars();
+                let mut state = self.last_operands(looped.node, dead, n_vars);
+                let captures = state.split_off(n_vars);
                 let results = Box::pin(self.while_loop(looped, state, &captures)).await?;
                 self.set_results(looped.node, results);
                 if self.guard.is_none() && self.has_many_checks() {
@@ -355,11 +362,36 @@ impl<'a> ProgramRun<'a> {
                 }
             }
             GpuOp::Call(node, region) => {
-                let results = Box::pin(self.region(region, self.operands(*node))).await?;
+                let operands = self.last_operands(*node, dead, usize::MAX);
+                let results = Box::pin(self.region(region, operands)).await?;
                 self.set_results(*node, results);
             }
         }
         Ok(())
+    }
+
+    /// Computes a kernel on the host if that knows all numbers that it reads, and decides what is
+    /// recorded. Returns whether it does.
+    fn compute_on_host(&mut self, kernel: &FusedKernel, outputs: &[Value]) -> Result<bool> {
+        if self.guard.is_some() || self.is_in_unknown_predicate() {
+            return Ok(false);
+        }
+        let inputs: Vec<(Value, Arc<GpuTensor>)> =
+            kernel.inputs.iter().map(|input| (input.value, self.tensor(input.value))).collect();
+        if inputs.iter().any(|(_, tensor)| tensor.known().is_none()) {
+            return Ok(false);
+        }
+        let number = |v: Value| {
+            let (_, tensor) = inputs.iter().find(|(input, _)| *input == v).expect("the kernel reads its inputs");
+            tensor.known().expect("all are known")
+        };
+        // An error is found by the shader, after those of earlier ones.
+        let Ok(numbers) = run_kernel(self.graph, kernel, &number) else { return Ok(false) };
+        for (&output, number) in outputs.iter().zip(numbers) {
+            let tensor = self.recorder.upload(&number)?;
+            self.set(output, GpuValue::Tensor(tensor));
+        }
+        Ok(true)
     }
 
     /// Runs a shader, under the current guard if there is one.
@@ -643,17 +675,13 @@ impl<'a> ProgramRun<'a> {
         Ok(error.at(data.name_in_errors(), data.loc))
     }
 
-    fn operands(&self, node: Node) -> Vec<GpuValue> {
-        self.graph.node(node).operands.iter().map(|&v| self.value(v).clone()).collect()
-    }
-
-    /// Returns the operands of a loop. The initial values of its variables that are not used
-    /// afterwards are taken, so that they can be written in place.
-    fn last_operands(&mut self, node: Node, dead: &[Value]) -> Vec<GpuValue> {
+    /// Returns the operands of a node with regions. Of the first `n`, those that are not used
+    /// afterwards are taken, so that they can be written in place. A region that runs several times
+    /// must not take its captures.
+    fn last_operands(&mut self, node: Node, dead: &[Value], n: usize) -> Vec<GpuValue> {
         let operands = &self.graph.node(node).operands;
-        let n_vars = self.graph.while_of(node).n_vars();
         let is_last = |v: Value| dead.contains(&v) && operands.iter().filter(|&&other| other == v).count() == 1;
-        let operand = |(i, &v)| if i < n_vars && is_last(v) { self.take(v) } else { self.value(v).clone() };
+        let operand = |(i, &v)| if i < n && is_last(v) { self.take(v) } else { self.value(v).clone() };
         operands.iter().enumerate().map(operand).collect()
     }
 

@@ -35,6 +35,10 @@ const SUM_THREADS: u64 = 256;
 /// The elements of an iteration for which a stack has memory at first.
 const FIRST_CAPACITY: u32 = 16;
 
+/// The part of the memory budget of a device that the elements which a loop pushes may have. A loop
+/// that pushes more runs one iteration after another, and its elements may move to the host.
+const MAX_PART_OF_BUDGET: u64 = 4;
+
 /// The runs after one whose assumption was wrong that do not make it. One that makes it in vain
 /// runs twice.
 const SUSPENDED_RUNS: u32 = 64;
@@ -267,7 +271,8 @@ impl<'a> ProgramRun<'a> {
         let adds_too_long = limits.max_iterations.is_some_and(|most| n.div_ceil(SUM_THREADS) > most as u64);
         // A stack has more rows of elements than of depths.
         let rows = looped.assumption.capacities().into_iter().map(u64::from).sum::<u64>().max(u64::from(has_sums));
-        let fits = rows.saturating_mul(4 * n) <= limits.max_bytes.min(i32::MAX as u64);
+        let of_budget = self.recorder.shared.memory_budget.map_or(u64::MAX, |budget| budget / MAX_PART_OF_BUDGET);
+        let fits = rows.saturating_mul(4 * n) <= limits.max_bytes.min(i32::MAX as u64).min(of_budget);
         let has_pushed = |pushed: &Arc<PushedElements>| u64::from(pushed.n_iterations) == n;
         let can_pop = || self.popped(looped, state).is_some_and(|groups| groups.iter().flatten().all(has_pushed));
         fits && !(has_sums && adds_too_long) && can_pop()

@@ -21,6 +21,7 @@ pub(super) struct UploadBuffers {
     recorded: Vec<wgpu::Buffer>,
     /// Those whose copies were submitted, in order, and the message that they are mapped.
     submitted: VecDeque<(wgpu::Buffer, Mapped)>,
+    /// Those that are mapped, the oldest first.
     mapped: Vec<wgpu::Buffer>,
 }
 
@@ -44,7 +45,7 @@ impl UploadBuffers {
             }
         }
         let i = self.mapped.iter().position(|buffer| buffer.size() == size)?;
-        Some(self.mapped.swap_remove(i))
+        Some(self.mapped.remove(i))
     }
 
     /// Takes a buffer whose copy is recorded.
@@ -56,8 +57,10 @@ impl UploadBuffers {
 
     /// Called when everything that is recorded was submitted.
     pub(super) fn submitted(&mut self) {
-        let room = MAX_KEPT.saturating_sub(self.submitted.len() + self.mapped.len());
-        self.recorded.truncate(room);
+        // Those of sizes that are no longer used make room.
+        self.recorded.truncate(MAX_KEPT.saturating_sub(self.submitted.len()));
+        let n_kept = self.recorded.len() + self.submitted.len() + self.mapped.len();
+        self.mapped.drain(..n_kept.saturating_sub(MAX_KEPT));
         for buffer in self.recorded.drain(..) {
             let (mapped, is_mapped) = mpsc::channel();
             buffer.map_async(wgpu::MapMode::Write, .., move |outcome| {
