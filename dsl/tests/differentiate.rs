@@ -242,3 +242,21 @@ fn operations_on_lists_in_text_are_differentiated_twice() {
     let first = gradient("lists", "first", text, &point);
     gradient("lists", "second", &first, &point);
 }
+
+#[test]
+fn a_checkpoint_that_uses_a_queue_is_rejected() {
+    let text = "graph @f(%x: f32[2]) -> f32[2] {
+        queue @q: f32[2]
+        %y = checkpoint (%x = %x) body {
+            %a = dequeue @q
+            %b = mul %a, %x
+            yield %b
+        }
+        return %y
+    }";
+    let mut graph = parsed(text);
+    let (x, y) = (graph.inputs()[0], graph.outputs()[0]);
+    let error = differentiate(&mut graph, &[(y, x)], &[x], Origin::UNKNOWN).unwrap_err();
+    let expected = "`checkpoint` computes its values twice, which an operation on a queue must not be";
+    assert_eq!(error.message, expected);
+}
