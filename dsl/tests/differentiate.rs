@@ -260,3 +260,25 @@ fn a_checkpoint_that_uses_a_queue_is_rejected() {
     let expected = "`checkpoint` computes its values twice, which an operation on a queue must not be";
     assert_eq!(error.message, expected);
 }
+
+#[test]
+fn reductions_that_leave_unknown_extents_are_differentiated_twice() {
+    // No two elements are so close that a difference exchanges the larger one.
+    let point = [HostTensor::new([3, 2, 4], (0..24).map(|i| 0.05 * f64::from(1 + 7 * i % 24)).collect())];
+    for op in ["sum", "max", "min"] {
+        for axes in ["[2]", "[1]", "[0]"] {
+            let text = format!(
+                "graph @f(%x: f64[3, 2, 4]) -> f64[?, ?] {{
+                    %a = sin %x
+                    %b = with_dynamic %a {{axes=[0, 1, 2]}}
+                    %c = mul %b, %b
+                    %y = {op} %c {{axes={axes}, keepdim=false}}
+                    return %y
+                }}"
+            );
+            let name = format!("{op} over {axes}");
+            let first = gradient(&name, "first", &text, &point);
+            gradient(&name, "second", &first, &point);
+        }
+    }
+}
