@@ -282,3 +282,32 @@ fn reductions_that_leave_unknown_extents_are_differentiated_twice() {
         }
     }
 }
+
+#[test]
+fn a_loop_with_a_long_chain_of_views_is_differentiated() {
+    let n = 20_000;
+    let of_values: String = (0..n).map(|i| format!("%v{} = flip %v{i} {{axes=[0]}}\n", i + 1)).collect();
+    let of_indices: String = (0..n).map(|i| format!("%k{} = reshape %k{i} {{shape=[]}}\n", i + 1)).collect();
+    let text = format!(
+        "graph @f(%x: f64[2]) -> f64[2] {{
+            %zero = constant 0 : i32[]
+            %y, %i = while (%v0 = %x, %k0 = %zero) cond {{
+                %two = constant 2 : i32[]
+                %more = lt %k0, %two
+                yield %more
+            }} body {{
+                {of_values}
+                {of_indices}
+                %part = dynamic_slice %v{n}, %k{n} {{axis=0, size=1}}
+                %all = broadcast_to %part {{shape=[2]}}
+                %t = sin %v{n}
+                %u = mul %t, %all
+                %one = constant 1 : i32[]
+                %j = add %k0, %one
+                yield %u, %j
+            }}
+            return %y
+        }}"
+    );
+    gradient("views", "first", &text, &[HostTensor::new([2], vec![0.3, 0.9])]);
+}
