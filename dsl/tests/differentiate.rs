@@ -242,3 +242,72 @@ fn operations_on_lists_in_text_are_differentiated_twice() {
     let first = gradient("lists", "first", text, &point);
     gradient("lists", "second", &first, &point);
 }
+
+#[test]
+fn a_checkpoint_that_uses_a_queue_is_rejected() {
+    let text = "graph @f(%x: f32[2]) -> f32[2] {
+        queue @q: f32[2]
+        %y = checkpoint (%x = %x) body {
+            %a = dequeue @q
+            %b = mul %a, %x
+            yield %b
+        }
+        return %y
+    }";
+    let mut graph = parsed(text);
+    let (x, y) = (graph.inputs()[0], graph.outputs()[0]);
+    let error = differentiate(&mut graph, &[(y, x)], &[x], Origin::UNKNOWN).unwrap_err();
+    let expected = "`checkpoint` computes its values twice, which an operation on a queue must not be";
+    assert_eq!(error.message, expected);
+}
+
+#[test]
+fn reductions_that_leave_unknown_extents_are_differentiated_twice() {
+    // No two elements are so close that a difference exchanges the larger one.
+    let point = [HostTensor::new([3, 2, 4], (0..24).map(|i| 0.05 * f64::from(1 + 7 * i % 24)).collect())];
+    for op in ["sum", "max", "min"] {
+        for axes in ["[2]", "[1]", "[0]"] {
+            let text = format!(
+                "graph @f(%x: f64[3, 2, 4]) -> f64[?, ?] {{
+                    %a = sin %x
+                    %b = with_dynamic %a {{axes=[0, 1, 2]}}
+                    %c = mul %b, %b
+                    %y = {op} %c {{axes={axes}, keepdim=false}}
+                    return %y
+                }}"
+            );
+            let name = format!("{op} over {axes}");
+            let first = gradient(&name, "first", &text, &point);
+            gradient(&name, "second", &first, &point);
+        }
+    }
+}
+
+#[test]
+fn a_loop_with_a_long_chain_of_views_is_differentiated() {
+    let n = 20_000;
+    let of_values: String = (0..n).map(|i| format!("%v{} = flip %v{i} {{axes=[0]}}\n", i + 1)).collect();
+    let of_indices: String = (0..n).map(|i| format!("%k{} = reshape %k{i} {{shape=[]}}\n", i + 1)).collect();
+    let text = format!(
+        "graph @f(%x: f64[2]) -> f64[2] {{
+            %zero = constant 0 : i32[]
+            %y, %i = while (%v0 = %x, %k0 = %zero) cond {{
+                %two = constant 2 : i32[]
+                %more = lt %k0, %two
+                yield %more
+            }} body {{
+                {of_values}
+                {of_indices}
+                %part = dynamic_slice %v{n}, %k{n} {{axis=0, size=1}}
+                %all = broadcast_to %part {{shape=[2]}}
+                %t = sin %v{n}
+                %u = mul %t, %all
+                %one = constant 1 : i32[]
+                %j = add %k0, %one
+                yield %u, %j
+            }}
+            return %y
+        }}"
+    );
+    gradient("views", "first", &text, &[HostTensor::new([2], vec![0.3, 0.9])]);
+}

@@ -3,7 +3,7 @@
 use anabranch_dsl::corpus::{self, Case, Outcome, cases, parameters};
 use anabranch_dsl::ir::{Attr, Attrs, Graph};
 use anabranch_dsl::ops::{self, Arity, Grad, InferCx, random};
-use anabranch_dsl::{AnyValue, Dim, HostTensor, Result, TensorType, Type, interp, trace};
+use anabranch_dsl::{AnyValue, Dim, ErrorKind, HostTensor, Result, TensorType, Type, interp, trace};
 use std::collections::BTreeSet;
 
 pub(crate) fn interpret(graph: &Graph, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
@@ -282,4 +282,13 @@ fn a_case_in_f64_has_no_narrow_floats() {
     let case = corpus::parse(op, text).expect("the text is right")[0].in_f64();
     assert!(matches!(Attrs::get(&case.attrs, "dtype"), Some(Attr::DType(anabranch_dsl::DType::F64))));
     assert_eq!(case.inputs[0].dtype(), anabranch_dsl::DType::F64);
+}
+
+#[test]
+fn zeros_that_no_memory_holds_are_an_error() {
+    let text = "graph @f(%n: i64[2]) -> f32[?, ?] { %y = zeros_of %n {shape=[?, ?], dtype=f32}  return %y }";
+    let graph = Graph::parse(text, "f.ir").unwrap_or_else(|errors| panic!("{}", errors[0]));
+    let error = interpret(&graph, &[HostTensor::new([2], vec![1i64 << 40; 2])]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::ResourceExhausted);
+    assert!(error.message.contains("out of memory"), "{}", error.message);
 }

@@ -4,7 +4,7 @@
 //! small graphs.
 
 use anabranch_dsl::ir::verify;
-use anabranch_dsl::passes::{Pipeline, specialize};
+use anabranch_dsl::passes::{Assignments, Pipeline, prune, specialize};
 use anabranch_dsl::trace::WhileTrace;
 use anabranch_dsl::{DType, Dim, Graph, Tensor, TensorType, gradients, trace};
 use std::time::Instant;
@@ -104,4 +104,24 @@ fn passes_on_a_long_sum(n: usize) {
 #[test]
 fn a_sum_of_ten_times_as_many_terms_takes_about_ten_times_as_long() {
     check_growth(500, passes_on_a_long_sum);
+}
+
+/// Prunes a graph with `n` assertions, of which each has a computation of its own.
+fn prune_with_assertions(n: usize) {
+    let checks: String = (0..n)
+        .map(|i| format!("%a{i} = exp %h  %c{i} = lt %h, %a{i}  assert %c{i}, \"the exponential is larger\"\n"))
+        .collect();
+    let text = format!("graph @f(%x: f32[]) -> f32[] {{ %h = tanh %x  {checks} %y = sin %h  return %y }}");
+    let graph = Graph::parse(&text, "f.ir").unwrap_or_else(|errors| panic!("{}", errors[0]));
+    let (inputs, outputs) = (graph.inputs().to_vec(), graph.outputs().to_vec());
+    let pruned = prune(&graph, &inputs, &outputs, Assignments::Drop).expect("the input is fed");
+    assert_eq!(pruned.graph.n_nodes(), 3 * n + 2);
+    let (h, y) = (graph.node(graph.region(graph.root()).nodes[0]).results[0], outputs[0]);
+    let pruned = prune(&graph, &[h], &[y], Assignments::Drop).expect("the value between is fed");
+    assert_eq!(pruned.graph.n_nodes(), 3 * n + 1);
+}
+
+#[test]
+fn pruning_ten_times_as_many_assertions_takes_about_ten_times_as_long() {
+    check_growth(400, prune_with_assertions);
 }

@@ -91,9 +91,12 @@ impl AddedValues {
         mut path: Vec<(Node, Region)>,
     ) -> (Value, usize) {
         if let Some(&last) = self.last.get(&v) {
-            let to = graph.region_of(last);
-            let n = path.iter().position(|&(node, _)| graph.node(node).region == to);
-            return (last, n.expect("the result is of a construct around the value") + 1);
+            // The path may be shorter than that of the first call: the value depends on the results
+            // of a loop through which a stack has been threaded since.
+            let around = |&region: &Region| graph.region(region).owner.map(|owner| graph.node(owner).region);
+            let mut regions = std::iter::successors(Some(graph.region_of(v)), around);
+            let n = regions.position(|region| region == graph.region_of(last));
+            return (last, n.expect("the result is of a construct around the value"));
         }
         let n = path.len();
         path.reverse();
@@ -316,5 +319,67 @@ mod tests {
             |values, b| values.query(b, exp(b), Op::Prim(prim::EXTENTS, Attrs::none())),
             &LOOP.replace("%a = exp %s", "%a = exp %s  %e = extents %a"),
         );
+    }
+
+    #[test]
+    fn a_second_gradient_reads_what_the_first_exported_through_a_loop_that_saves() {
+        // The first gradient saves `%u` in the first inner loop. So `%q`, which it exports from
+        // both loops around it, is no longer computed from invariant values alone.
+        let text = "graph @f(%x: f64[200], %n: i32[], %acc: f64[]) -> f64[] {
+            %zero = constant 0 : i32[]
+            %y, %i = while (%s = %acc, %i = %zero | %x = %x, %n = %n) cond {
+                %more = lt %i, %n
+                yield %more
+            } body {
+                %zero = constant 0 : i32[]
+                %three = constant 3 : i32[]
+                %one = constant 1 : i32[]
+                %u, %j = while (%u = %x, %j = %zero | %one = %one, %three = %three) cond {
+                    %more = lt %j, %three
+                    yield %more
+                } body {
+                    %v = sin %u
+                    %k = add %j, %one
+                    yield %v, %k
+                }
+                %t, %k = while (%t = %s, %k = %zero | %u = %u, %one = %one, %three = %three) cond {
+                    %more = lt %k, %three
+                    yield %more
+                } body {
+                    %p = mul %u, %u
+                    %q = sum %p {axes=[0], keepdim=false}
+                    %r = mul %t, %q
+                    %l = add %k, %one
+                    yield %r, %l
+                }
+                %next = add %i, %one
+                yield %t, %next
+            }
+            return %y
+        }";
+        let mut graph = Graph::parse(text, "f.ir").unwrap_or_else(|errors| panic!("{}", errors[0]));
+        let (root, y, x) = (graph.root(), graph.outputs()[0], graph.inputs()[0]);
+        let gradients = GraphBuilder::edit(&mut graph, |b| {
+            let dy = b.at(InsertPoint::End(root), Origin::UNKNOWN).constant(HostTensor::scalar(1f64));
+            let mut added = AddedValues::default();
+            [(); 2].map(|()| {
+                super::super::differentiate_in(b, &mut added, &[(y, dy)], &[x], Origin::UNKNOWN)
+                    .unwrap_or_else(|error| panic!("{error}"))[0]
+            })
+        });
+        graph.region_mut(root).yields = vec![y, gradients[0], gradients[1]];
+        crate::ir::verify(&graph).unwrap_or_else(|errors| panic!("{}\n{graph}", errors[0]));
+        let at = |first: f64| {
+            let x = (0..200).map(|i| if i == 0 { first } else { f64::from(i) * 1e-4 }).collect();
+            let inputs = [HostTensor::new([200], x), HostTensor::scalar(2i32), HostTensor::scalar(0.7f64)];
+            crate::interp::run(&graph, &inputs, &mut Vec::new(), crate::interp::InterpOptions::default())
+                .unwrap_or_else(|error| panic!("{error}"))
+        };
+        let results = at(0.8);
+        assert_eq!(results[1], results[2]);
+        let y = |x: f64| at(x)[0].data::<f64>()[0];
+        let slope = (y(0.8 + 1e-5) - y(0.8 - 1e-5)) / 2e-5;
+        let found = results[1].data::<f64>()[0];
+        assert!((found - slope).abs() < 1e-7 * slope.abs(), "{found} instead of {slope}");
     }
 }

@@ -11,6 +11,9 @@ use super::*;
 use crate::ir::{CallKind, GradientInput};
 use crate::ops::Effects;
 
+/// What computes the region of a checkpoint twice.
+pub(crate) const OF_CHECKPOINT: &str = "`checkpoint` computes its values";
+
 impl<'g> Sweep<'g> {
     pub(super) fn call(&self, level: usize, kind: CallKind, node: Node, data: &NodeData, cot: &mut Cotangents<'g>) {
         match kind {
@@ -23,6 +26,7 @@ impl<'g> Sweep<'g> {
         let seeds: Vec<(usize, GradValue<'g>)> =
             data.results.iter().enumerate().filter_map(|(i, r)| Some((i, *cot.get(r)?))).collect();
         let inner = self.graph(|g| g.call_of(node).forward());
+        self.graph(|g| check_repeatable(g, inner, OF_CHECKPOINT)).unwrap_or_else(|error| abort(error));
         let start = |(param, v): (Value, Value)| match self.graph(|g| g.ty(v).clone()) {
             Type::List(_) => self.start(level, v, inner, param),
             _ => self.forward_value(level, v),
@@ -127,6 +131,28 @@ impl<'g> Sweep<'g> {
         }
         abort(error.help("pass it as an argument and return its gradient too, or cut the path with `stop_gradient()`"))
     }
+}
+
+/// Fails if a region that is computed twice removes elements from a queue or asks for their number,
+/// or reads a file, which the second time would be others. `why` says what computes it.
+pub(crate) fn check_repeatable(graph: &Graph, region: Region, why: &str) -> Result<()> {
+    let mut found = None;
+    graph.visit_nodes(region, &mut |node| {
+        let data = graph.node(node);
+        if data.op.is_of_session() && !data.results.is_empty() {
+            let what = if matches!(data.op, Op::File(_)) { "file" } else { "queue" };
+            found.get_or_insert((data.loc, what));
+        }
+    });
+    let Some((loc, what)) = found else { return Ok(()) };
+    let error = Diagnostic::new(format!("{why} twice, which an operation on a {what} must not be"));
+    Err(error.at(loc, "used here").help(match what {
+        "file" => "restore the tensor before, and pass it in",
+        _ => {
+            "use the queue before, and pass its element in; instead of in a condition, in the body: \
+             `loop { let x = queue.dequeue(); if x == 0 { break; } .. }`"
+        }
+    }))
 }
 
 /// Appends a copy of the nodes of a region to the innermost region, with `given` replacing its

@@ -74,6 +74,7 @@ use activity::Active;
 pub(crate) use activity::active_in;
 pub(crate) use added::AddedValues;
 use backward::BackwardLoop;
+pub(crate) use calls::{OF_CHECKPOINT, check_repeatable};
 pub use memory::{Saved, SavedPer, SavedSite, SavedValue, saved};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::RefCell;

@@ -13,32 +13,37 @@ impl<'g> Sweep<'g> {
         if level == 0 {
             return self.value(v);
         }
-        let (known, depth, fwd) = {
-            let levels = self.levels.borrow();
-            let l = &levels[level];
-            (l.map.get(&v).copied(), l.depth, l.fwd)
-        };
-        if let Some(known) = known {
-            return known;
-        }
-        assert_eq!(self.graph(|g| g.region_of(v)), fwd, "{v} is not in the region of level {level}");
-        let mapped = match self.origin(v) {
-            SavedFrom::Outside(outer) => self.forward_value(level - 1, outer),
-            SavedFrom::Again(node) => {
-                let data = self.graph(|g| g.node(node).clone());
-                let is_like = |i: usize| matches!(&data.op, Op::Prim(def, _) if !def.reads_elements_of(i));
-                let operand = |i: usize| match is_like(i) {
-                    true => self.map_like(level, data.operands[i]),
-                    false => self.forward_operand(level, node, &data, i),
-                };
-                let operands: Vec<GradValue<'g>> = (0..data.operands.len()).map(operand).collect();
-                self.at_depth(depth, || match &data.op {
-                    Op::Constant(t) => self.constant(t.clone()),
-                    Op::Prim(def, attrs) => self.context.emit(*def, &operands, attrs.clone()),
-                    Op::List(ListOp::Read) => self.list_op(ListOp::Read, &operands)[0],
-                    op => unreachable!("{} is not recomputed", op.name()),
-                })
+        let known = |v: Value| self.levels.borrow()[level].map.get(&v).copied();
+        // Chains of recomputed values may be long, so they are not followed by recursion. A value
+        // that is left has the node that recomputes it, once its operands are left after it.
+        let mut left: Vec<(Value, Option<Node>)> = vec![(v, None)];
+        while let Some((v, node)) = left.pop() {
+            if known(v).is_some() {
+                continue;
             }
+            let mapped = match node {
+                Some(node) => self.recomputed(level, node),
+                None => match self.origin(v) {
+                    SavedFrom::Again(node) => {
+                        left.push((v, Some(node)));
+                        left.extend(self.recomputed_from(level, node).into_iter().rev().map(|v| (v, None)));
+                        continue;
+                    }
+                    from => self.brought(level, v, from),
+                },
+            };
+            self.levels.borrow_mut()[level].map.insert(v, mapped);
+        }
+        known(v).expect("the value was found")
+    }
+
+    /// Returns a value that is not recomputed as seen by the backward region of `level`.
+    fn brought(&self, level: usize, v: Value, from: SavedFrom) -> GradValue<'g> {
+        let (depth, fwd) = self.place_of(level);
+        assert_eq!(self.graph(|g| g.region_of(v)), fwd, "{v} is not in the region of level {level}");
+        match from {
+            SavedFrom::Outside(outer) => self.forward_value(level - 1, outer),
+            SavedFrom::Again(node) => self.recomputed(level, node),
             SavedFrom::Last => {
                 let path = self.path_out(v);
                 let (last, levels_up) = self.added(|values, g| values.export_invariant(g, v, path));
@@ -52,9 +57,42 @@ impl<'g> Sweep<'g> {
                 levels[level].thread(v).expect("the stack passes through here").current = popped[0];
                 popped[1]
             }
+        }
+    }
+
+    /// Recomputes the result of a forward node in the backward region of `level`.
+    fn recomputed(&self, level: usize, node: Node) -> GradValue<'g> {
+        let (depth, fwd) = self.place_of(level);
+        let data = self.graph(|g| g.node(node).clone());
+        assert_eq!(data.region, fwd, "`{}` is not in the region of level {level}", data.op.name());
+        let operand = |i: usize| match is_like(&data.op, i) {
+            true => self.map_like(level, data.operands[i]),
+            false => self.forward_operand(level, node, &data, i),
         };
-        self.levels.borrow_mut()[level].map.insert(v, mapped);
-        mapped
+        let operands: Vec<GradValue<'g>> = (0..data.operands.len()).map(operand).collect();
+        self.at_depth(depth, || match &data.op {
+            Op::Constant(t) => self.constant(t.clone()),
+            Op::Prim(def, attrs) => self.context.emit(*def, &operands, attrs.clone()),
+            Op::List(ListOp::Read) => self.list_op(ListOp::Read, &operands)[0],
+            op => unreachable!("{} is not recomputed", op.name()),
+        })
+    }
+
+    /// Returns the operands of a forward node that the backward region of `level` needs to
+    /// recompute it. It replaces other operands by zeros or by checked indices.
+    fn recomputed_from(&self, level: usize, node: Node) -> Vec<Value> {
+        let data = self.graph(|g| g.node(node).clone());
+        let is_needed = |i: usize, v: Value| match is_like(&data.op, i) {
+            true => !matches!(self.origin(v), SavedFrom::Saved),
+            false => !self.is_checked_index(level, &data, i),
+        };
+        data.operands.iter().enumerate().filter(|&(i, &v)| is_needed(i, v)).map(|(_, &v)| v).collect()
+    }
+
+    /// Returns the depth of the backward region of `level`, and its forward region.
+    fn place_of(&self, level: usize) -> (usize, Region) {
+        let levels = self.levels.borrow();
+        (levels[level].depth, levels[level].fwd)
     }
 
     /// Returns an operand of a forward node as seen by the backward region of `level`.
@@ -63,35 +101,43 @@ impl<'g> Sweep<'g> {
     /// first one that is wrong fails, as an error of the operation that the user wrote. The
     /// backward region would meet the last one first.
     pub(super) fn forward_operand(&self, level: usize, node: Node, data: &NodeData, i: usize) -> GradValue<'g> {
-        let v = data.operands[i];
-        let is_index = i == 1
-            && match &data.op {
-                Op::Prim(def, _) => matches!(def.class, OpClass::Gather),
-                Op::List(ListOp::Read) => !self.graph(|g| counts_below(g, v, data.operands[0])),
-                _ => false,
-            };
-        if is_index && self.needs_saved(level, v) {
+        if self.is_checked_index(level, data, i) {
             let checked = self.added(|values, g| values.checked_index(g, node));
             return self.forward_value(level, checked);
         }
-        self.forward_value(level, v)
+        self.forward_value(level, data.operands[i])
+    }
+
+    /// Returns whether an operand of a forward node is an index that the backward region of `level`
+    /// takes from the forward region, which checks it.
+    fn is_checked_index(&self, level: usize, data: &NodeData, i: usize) -> bool {
+        let is_index = i == 1
+            && match &data.op {
+                Op::Prim(def, _) => matches!(def.class, OpClass::Gather),
+                Op::List(ListOp::Read) => !self.graph(|g| counts_below(g, data.operands[1], data.operands[0])),
+                _ => false,
+            };
+        is_index && self.needs_saved(level, data.operands[1])
     }
 
     /// Returns whether a value of the forward region of `level` has to be saved, or is recomputed
     /// from one that has to.
     fn needs_saved(&self, level: usize, v: Value) -> bool {
-        if level == 0 {
-            return false;
-        }
-        match self.origin(v) {
-            SavedFrom::Saved => true,
-            SavedFrom::Last => false,
-            SavedFrom::Outside(outer) => self.needs_saved(level - 1, outer),
-            SavedFrom::Again(node) => {
-                let operands = self.graph(|g| g.node(node).operands.clone());
-                operands.into_iter().any(|v| self.needs_saved(level, v))
+        let (mut seen, mut left) = (FxHashSet::default(), vec![(level, v)]);
+        while let Some((level, v)) = left.pop() {
+            if level == 0 || !seen.insert(v) {
+                continue;
+            }
+            match self.origin(v) {
+                SavedFrom::Saved => return true,
+                SavedFrom::Last => {}
+                SavedFrom::Outside(outer) => left.push((level - 1, outer)),
+                SavedFrom::Again(node) => {
+                    left.extend(self.graph(|g| g.node(node).operands.clone()).into_iter().map(|v| (level, v)));
+                }
             }
         }
+        false
     }
 
     /// Returns a tensor of the shape of a forward value, as seen by the backward region of `level`.
@@ -245,6 +291,11 @@ impl<'g> Sweep<'g> {
         levels[level].threads.push(ThreadedStack { saved, outer, current });
         current
     }
+}
+
+/// Returns whether an operation uses only the shape of an operand.
+fn is_like(op: &Op, i: usize) -> bool {
+    matches!(op, Op::Prim(def, _) if !def.reads_elements_of(i))
 }
 
 /// Returns whether a node uses queues or files, which may return something else in each iteration

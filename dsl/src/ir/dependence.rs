@@ -339,16 +339,16 @@ impl LoopAnalysis<'_> {
     /// Returns whether a value of the body differs in every iteration: a counter, plus or minus
     /// loop-invariant values.
     fn is_own_index(&self, value: Value, counters: &FxHashSet<Value>) -> bool {
-        match self.graph.value(value).def {
-            ValueDef::Param(..) => counters.contains(&value),
-            ValueDef::Result(..) => match self.made_by(value) {
-                Some((Op::Prim(def, _), &[a, b])) if matches!(*def, prim::ADD | prim::SUB) => {
-                    (self.is_own_index(a, counters) && self.is_invariant(b))
-                        || (self.is_invariant(a) && self.is_own_index(b, counters))
-                }
-                _ => false,
-            },
+        let mut value = value;
+        while let ValueDef::Result(..) = self.graph.value(value).def {
+            let Some((Op::Prim(prim::ADD | prim::SUB, _), &[a, b])) = self.made_by(value) else { return false };
+            value = match (self.is_invariant(b), self.is_invariant(a)) {
+                (true, _) => a,
+                (false, true) => b,
+                (false, false) => return false,
+            };
         }
+        counters.contains(&value)
     }
 
     /// Checks that each iteration accesses an element of its own of a loop variable. Otherwise
@@ -569,5 +569,41 @@ mod tests {
         let graph = Graph::parse(&text, "f.ir").unwrap_or_else(|e| panic!("{e:?}"));
         let pushed = LoopVarRole::Pushed;
         assert_eq!(roles(&graph, all_loops(&graph)[0].0), Some(vec![LoopVarRole::Counter(1), pushed, pushed, pushed]));
+    }
+
+    #[test]
+    fn an_index_with_a_sum_of_many_sums_is_found_in_time_in_proportion() {
+        let sums: String = (0..60).map(|i| format!("%t{} = add %t{i}, %t{i} ", i + 1)).collect();
+        let found = |index: &str| {
+            let text = format!(
+                "graph @f(%n: i32[], %z: i32[], %d: i32[]) -> i32[?] {{
+                    %zero = constant 0 : i32[]
+                    %none = list_new %n : list<i32[]>
+                    %i, %out = while (%i = %zero, %out = %none | %n = %n, %z = %z, %d = %d) cond {{
+                        %more = lt %i, %n
+                        yield %more
+                    }} body {{
+                        %one = constant 1 : i32[]
+                        %j = add %i, %one
+                        %t0 = div %z, %d
+                        {sums}
+                        {index}
+                        %new = list_write %out, %index, %i
+                        yield %j, %new
+                    }}
+                    %all = list_stack %out
+                    return %all
+                }}"
+            );
+            let graph = Graph::parse(&text, "f.ir").unwrap_or_else(|e| panic!("{}", e[0]));
+            all_loops(&graph).remove(0).1
+        };
+        for index in ["%index = add %t60, %i", "%index = add %i, %t60", "%a = sub %t60, %i %index = sub %a, %t59"] {
+            assert_eq!(found(index), Iterations::Independent, "{index}");
+        }
+        for index in ["%index = add %t60, %t60", "%index = add %i, %i", "%a = add %t60, %i %index = add %a, %i"] {
+            let why = "is written at an index that may repeat";
+            assert_eq!(found(index), Iterations::Dependent { variable: Some("out".to_owned()), why }, "{index}");
+        }
     }
 }

@@ -138,7 +138,15 @@ static ANY: OpDef = row(
 /// Reshapes a tensor of the result's type to keep the reduced axes.
 fn kept<'g>(n: &GradNode<'g>, of: GradValue<'g>) -> GradValue<'g> {
     let Reduced { axes, keepdim } = Reduced::of(n.attrs());
-    if keepdim { of } else { of.reshape(reduced(&n.ty(0).shape, &axes, true)) }
+    if keepdim {
+        return of;
+    }
+    let shape = reduced(&n.ty(0).shape, &axes, true);
+    match shape.dims().iter().filter(|d| **d == Dim::Unknown).count() {
+        0 | 1 => of.reshape(shape),
+        // Only one extent is inferred from the others.
+        _ => of.reshape_like(n.like(0).sum_keepdim(axes)),
+    }
 }
 
 /// Broadcasts a tensor with the reduced axes kept to the shape of the operand.

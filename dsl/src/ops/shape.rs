@@ -4,7 +4,7 @@ use super::infer::{axes_attr, axis_attr, reduced};
 use super::layout::{broadcast_strides, offsets};
 use super::number::{Number, match_numeric};
 use super::*;
-use crate::{DType, Dim, Element, HostTensor, Numeric, Shape, Tensor, scalars};
+use crate::{DType, Dim, Element, ErrorKind, HostTensor, Numeric, Shape, Tensor, memory, scalars};
 
 family!(
     BROADCAST_TO,
@@ -353,7 +353,12 @@ static ZEROS_OF: OpDef = OpDef {
         let extents = cx.operands[0].data::<i64>();
         let shape: Option<Vec<usize>> = extents.iter().map(|&n| usize::try_from(n).ok()).collect();
         match shape.filter(|s| cx.ty.shape.compatible(&Shape::from(s.as_slice()))) {
-            Some(shape) => Ok(HostTensor::zeros(cx.ty.dtype, shape)),
+            // The type of the result, whose extents may be unknown, does not say how large it is.
+            Some(shape) => HostTensor::try_zeros(cx.ty.dtype, shape).map_err(|missing| OpError {
+                kind: ErrorKind::ResourceExhausted,
+                ..OpError::new(format!("out of memory: the extents {extents:?} need {} bytes", missing.bytes))
+                    .help(memory::SMALLER)
+            }),
             None => Err(OpError::new(format!("{extents:?} are not valid extents of {}", cx.ty))
                 .help("no extent may be negative or differ from a known one")),
         }

@@ -126,6 +126,14 @@ fn infer_update(cx: &InferCx<'_>) -> Result<(TensorType, usize), OpError> {
     Ok((TensorType { dtype: x.dtype, shape }, axis))
 }
 
+/// Returns the end of the range of `m` elements from `start` with a step, unless no number is.
+fn end_of_range(start: usize, m: usize, step: usize) -> Option<usize> {
+    match m.checked_sub(1) {
+        None => Some(start),
+        Some(steps) => steps.checked_mul(step)?.checked_add(start)?.checked_add(1),
+    }
+}
+
 /// The first operand with every `step`-th element from `start` on replaced by the second.
 static UPDATE_SLICE: OpDef = OpDef {
     name: "update_slice",
@@ -143,13 +151,14 @@ static UPDATE_SLICE: OpDef = OpDef {
             .label(label)
             .help("a step of 1 writes adjacent elements"));
         }
-        if let (Some(n), Some(m)) = (ty.shape.dims()[axis].known(), part.shape.dims()[axis].known())
-            && m > 0
-            && start + (m - 1) * step >= n
-        {
-            let message =
-                format!("{m} elements from {start} with step {step} do not fit into axis {axis} of extent {n}");
-            return Err(OpError::new(message).label(label).help("write fewer elements, or start earlier"));
+        if let Some(m) = part.shape.dims()[axis].known().filter(|&m| m > 0) {
+            let (n, end) = (ty.shape.dims()[axis].known(), end_of_range(start, m, step));
+            if end.is_none_or(|end| n.is_some_and(|n| end > n)) {
+                let of_extent = n.map_or(String::new(), |n| format!(" of extent {n}"));
+                let message =
+                    format!("{m} elements from {start} with step {step} do not fit into axis {axis}{of_extent}");
+                return Err(OpError::new(message).label(label).help("write fewer elements, or start earlier"));
+            }
         }
         Ok(ty.into())
     },
@@ -162,7 +171,8 @@ static UPDATE_SLICE: OpDef = OpDef {
         let whole = || n.dy().written(zeros(n, 1), axis, start, step);
         let part = || {
             let m = extent_for_gradient("update_slice", n.ty(1), axis);
-            n.dy().ranged(axis, start, if m == 0 { start } else { start + (m - 1) * step + 1 }, step)
+            let end = end_of_range(start, m, step).expect("inference rejects a range that no number ends");
+            n.dy().ranged(axis, start, end, step)
         };
         vec![n.needs(0).then(whole), n.needs(1).then(part)]
     }),

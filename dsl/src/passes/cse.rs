@@ -2,12 +2,11 @@
 
 use super::Pass;
 use super::node_index::{NodeIndex, is_mergeable};
-use crate::Graph;
 use crate::ir::{CallKind, GraphBuilder, Node, Op, Region, Value};
+use crate::{Graph, Type};
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::hash_map::Entry;
 
-/// Merges equal nodes of a region, and captures of the same value.
+/// Merges equal nodes of a region, and captures of the same value with the same types.
 ///
 /// Before: verified. After: verified, and no two equal nodes of a region always compute the same
 /// value. Such nodes are constants, reads of a variable, and primitives (one that may fail has
@@ -69,7 +68,7 @@ impl NodeMerger<'_> {
         self.changed = true;
     }
 
-    /// Merges parameters that capture the same value.
+    /// Merges parameters that capture the same value with the same types.
     fn captures(&mut self, node: Node) {
         if !matches!(
             self.graph.node(node).op,
@@ -77,18 +76,26 @@ impl NodeMerger<'_> {
         ) {
             return;
         }
+        let captured = self.graph.captured(node);
         let mut seen = FxHashSet::default();
-        let stays: Vec<bool> = self.graph.captured(node).iter().map(|&v| seen.insert(v)).collect();
+        if captured.iter().all(|&v| seen.insert(v)) {
+            return;
+        }
+        let regions = self.graph.node(node).regions.clone();
+        let params: Vec<Vec<Value>> =
+            regions.iter().map(|&region| self.graph.captures_in(region).map(|(param, _)| param).collect()).collect();
+        // The first capture with the same value and types: nodes may depend on a precise type.
+        let mut first: FxHashMap<(Value, Vec<&Type>), usize> = FxHashMap::default();
+        let types = |i: usize| params.iter().map(|params| self.graph.ty(params[i])).collect();
+        let kept: Vec<usize> =
+            captured.iter().enumerate().map(|(i, &v)| *first.entry((v, types(i))).or_insert(i)).collect();
+        let stays: Vec<bool> = kept.iter().enumerate().map(|(i, &first)| i == first).collect();
         if !stays.contains(&false) {
             return;
         }
-        for region in self.graph.node(node).regions.clone() {
-            let mut first: FxHashMap<Value, Value> = FxHashMap::default();
-            for (param, outer) in self.graph.captures_in(region).collect::<Vec<_>>() {
-                match first.entry(outer) {
-                    Entry::Vacant(e) => _ = e.insert(param),
-                    Entry::Occupied(e) => self.replace(param, *e.get()),
-                }
+        for params in params {
+            for (i, &first) in kept.iter().enumerate().filter(|&(i, &first)| i != first) {
+                self.replace(params[i], params[first]);
             }
         }
         self.graph.retain_captures(node, &stays);

@@ -32,20 +32,39 @@ impl Pass for Dce {
 }
 
 /// The live values and nodes of a graph.
-#[derive(Clone)]
 pub(super) struct Live<'g> {
     pub(super) graph: &'g Graph,
     pub(super) values: Vec<bool>,
     pub(super) nodes: Vec<bool>,
+    /// The live values and nodes in the order in which they were marked.
+    pub(super) marked: Marked,
     /// Live values whose dependencies are not marked yet.
     todo: Vec<Value>,
+}
+
+/// Values and nodes in the order in which they were marked as live.
+#[derive(Default)]
+pub(super) struct Marked {
+    pub(super) values: Vec<Value>,
+    pub(super) nodes: Vec<Node>,
 }
 
 impl<'g> Live<'g> {
     /// Creates the marking of a graph, with nothing live.
     pub(super) fn new(graph: &'g Graph) -> Live<'g> {
         let (values, nodes) = (vec![false; graph.n_values()], vec![false; graph.n_nodes()]);
-        Live { graph, values, nodes, todo: Vec::new() }
+        Live { graph, values, nodes, marked: Marked::default(), todo: Vec::new() }
+    }
+
+    /// Removes all marks but the first ones, whose dependencies are marked.
+    pub(super) fn unmark(&mut self, n_values: usize, n_nodes: usize) {
+        assert!(self.todo.is_empty(), "the dependencies of all values are marked");
+        for v in self.marked.values.drain(n_values..) {
+            self.values[v.index()] = false;
+        }
+        for node in self.marked.nodes.drain(n_nodes..) {
+            self.nodes[node.index()] = false;
+        }
     }
 
     fn mark(&mut self) {
@@ -83,6 +102,7 @@ impl<'g> Live<'g> {
     pub(super) fn values_needed(&mut self, values: &[Value]) {
         for &v in values {
             if !std::mem::replace(&mut self.values[v.index()], true) {
+                self.marked.values.push(v);
                 self.todo.push(v);
             }
         }
@@ -96,6 +116,7 @@ impl<'g> Live<'g> {
             if std::mem::replace(&mut self.nodes[node.index()], true) {
                 return;
             }
+            self.marked.nodes.push(node);
             let data = g.node(node);
             if let Some(predicate) = g.predicate(node) {
                 self.values_needed(&[predicate]);

@@ -184,7 +184,11 @@ impl Folder<'_> {
     fn has_shape_of_all(&self, value: Value, operands: &[Value]) -> bool {
         let is_like = |a: Value, b: Value| match self.graph.value(a).def {
             ValueDef::Result(node, _) => match &self.graph.node(node).op {
-                Op::Prim(prim::BROADCAST_LIKE, _) => self.graph.node(node).operands[1] == b,
+                Op::Prim(prim::BROADCAST_LIKE, _) => {
+                    // A tensor with axes may be larger than the second operand.
+                    let &[x, like] = &self.graph.node(node).operands[..] else { return false };
+                    like == b && self.graph.ty(x).element().rank() == 0
+                }
                 _ => false,
             },
             ValueDef::Param(..) => false,

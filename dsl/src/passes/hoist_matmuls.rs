@@ -127,6 +127,10 @@ impl Sequence<'_> {
             };
             let (Some(w), Some((read, all, index))) = (self.outside(w), self.element_of(slice)) else { continue };
             let Some(n) = self.graph.ty(all).element().shape.known().map(|extents| extents[0]) else { continue };
+            // A list without elements can be read, which fails.
+            if n == 0 {
+                continue;
+            }
             let size = self.graph.ty(w).element().dtype.size();
             if rows > MAX_ROWS || bytes([n, rows, columns, size]) > self.max_bytes || self.trips < n.div_ceil(2) {
                 continue;

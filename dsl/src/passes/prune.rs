@@ -4,6 +4,7 @@ use super::dce::{Live, sweep};
 use crate::ir::{GraphBuilder, Node, Op, QueueId, Value, VarId, verify};
 use crate::ops::Effects;
 use crate::{Diagnostic, Graph, Result};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Whether a pruned graph keeps the assignments to variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -107,8 +108,10 @@ pub fn prune(graph: &Graph, feeds: &[Value], fetches: &[Value], assignments: Ass
 /// The nodes and values that are kept.
 struct KeptNodes<'g> {
     live: Live<'g>,
-    /// Nodes with effects in inner regions, each after the node of the root that contains it.
-    inner: Vec<(Node, Node)>,
+    /// The nodes with effects in inner regions, by the node of the root that contains them.
+    inner: FxHashMap<Node, Vec<Node>>,
+    /// The number of nodes, the first that were marked, with whose inner nodes this is done.
+    settled: usize,
     /// Whether a node depends on each feed, prints and assertions of the root excepted.
     needed: Vec<bool>,
 }
@@ -117,19 +120,19 @@ impl<'g> KeptNodes<'g> {
     /// Determines the nodes and values to keep. `whole` is the graph before feeding; `params` are
     /// the fed parameters.
     fn new(whole: &Graph, g: &'g Graph, params: &[Value], assignments: Assignments) -> KeptNodes<'g> {
-        let mut inner = Vec::new();
+        let mut inner: FxHashMap<Node, Vec<Node>> = FxHashMap::default();
         for &node in &g.region(g.root()).nodes {
             for &region in &g.node(node).regions {
                 g.visit_nodes(region, &mut |n| {
                     // A part without assignments adds nothing to queues, and saves nothing.
                     let is_dropped = assignments == Assignments::Drop && g.node(n).op.is_of_session();
                     if has_effect(g, n) && !is_dropped {
-                        inner.push((node, n));
+                        inner.entry(node).or_default().push(n);
                     }
                 });
             }
         }
-        let mut kept = KeptNodes { live: Live::new(g), inner, needed: Vec::new() };
+        let mut kept = KeptNodes { live: Live::new(g), inner, settled: 0, needed: Vec::new() };
         let root = &g.region(g.root()).nodes;
         kept.live.values_needed(g.outputs());
         for &node in root {
@@ -150,9 +153,10 @@ impl<'g> KeptNodes<'g> {
             }
         }
         of_results.settle();
+        let params = params.iter().copied().collect();
         for &node in root {
             if has_effect(g, node) && !matches!(g.node(node).op, Op::Assign(_) | Op::Queue(..) | Op::File(_)) {
-                kept.keep_if_there(node, &of_results, params);
+                kept.keep_if_there(node, &of_results, &params);
             }
         }
         kept
@@ -164,11 +168,10 @@ impl<'g> KeptNodes<'g> {
         if matches!(g.node(node).op, Op::Assign(_) | Op::Queue(..) | Op::File(_)) {
             self.live.effect(node);
         }
-        let is_of_session = |&(owner, n): &(Node, Node)| owner == node && g.node(n).op.is_of_session();
-        let inner: Vec<Node> = self.inner.iter().filter(|pair| is_of_session(pair)).map(|pair| pair.1).collect();
-        if !inner.is_empty() {
+        let Some(inner) = self.inner.get(&node) else { return };
+        for &n in inner.iter().filter(|&&n| g.node(n).op.is_of_session()) {
             self.live.effect(node);
-            inner.into_iter().for_each(|n| self.live.effect(n));
+            self.live.effect(n);
         }
     }
 
@@ -176,37 +179,31 @@ impl<'g> KeptNodes<'g> {
     fn settle(&mut self) {
         loop {
             self.live.settle();
-            let mut changed = false;
-            for &(owner, node) in &self.inner {
-                if self.live.nodes[owner.index()] && !self.live.nodes[node.index()] {
-                    self.live.effect(node);
-                    changed = true;
+            let Some(node) = self.live.marked.nodes.get(self.settled) else { return };
+            self.settled += 1;
+            for &inner in self.inner.get(node).into_iter().flatten() {
+                if !self.live.nodes[inner.index()] {
+                    self.live.effect(inner);
                 }
-            }
-            if !changed {
-                return;
             }
         }
     }
 
     /// Keeps a print or an assertion of the root if everything it depends on is fed or kept anyway.
-    fn keep_if_there(&mut self, node: Node, of_results: &Live<'_>, params: &[Value]) {
+    fn keep_if_there(&mut self, node: Node, of_results: &Live<'_>, params: &FxHashSet<Value>) {
         let g = self.live.graph;
-        let before = self.live.clone();
+        let (n_values, n_nodes) = (self.live.marked.values.len(), self.live.marked.nodes.len());
         self.live.effect(node);
         self.settle();
-        let g_root = g.region(g.root());
         let is_live = |live: &[bool], i: usize| live.get(i).is_some_and(|&live| live);
         let is_constant = |v: Value| g.producer(v).is_some_and(|n| matches!(g.node(n).op, Op::Constant(_)));
-        let is_new = |v: Value| self.live.values[v.index()] && !before.values[v.index()];
-        let new: Vec<Node> =
-            g_root.nodes.iter().copied().filter(|n| self.live.nodes[n.index()] && !before.nodes[n.index()]).collect();
+        let of_root = |n: &Node| g.node(*n).region == g.root();
+        let new: FxHashSet<Node> = self.live.marked.nodes[n_nodes..].iter().copied().filter(of_root).collect();
+        let new_values: FxHashSet<Value> = self.live.marked.values[n_values..].iter().copied().collect();
 
-        let is_there = |v: Value| params.contains(&v) || before.values[v.index()];
-        let looks_at = |v: Value| {
-            let in_kept_node = || g.producer(v).is_some_and(|n| before.nodes[n.index()]);
-            !is_constant(v) && (is_there(v) || in_kept_node())
-        };
+        let was_kept = |n: Node| self.live.nodes[n.index()] && !new.contains(&n);
+        let is_there = |v: Value| params.contains(&v) || !new_values.contains(&v);
+        let looks_at = |v: Value| !is_constant(v) && (is_there(v) || g.producer(v).is_some_and(was_kept));
         let operands = new.iter().flat_map(|&n| &g.node(n).operands);
         let looks_at_values = operands.filter(|v| self.live.values[v.index()]).any(|&v| looks_at(v));
 
@@ -214,13 +211,13 @@ impl<'g> KeptNodes<'g> {
             let is_read = |n: Node| matches!(g.node(n).op, Op::Read(_));
             g.producer(v).is_some_and(|n| !is_read(n)) && !is_live(&of_results.values, v.index())
         };
-        let results = g_root.nodes.iter().flat_map(|&n| &g.node(n).results);
-        let mut new_values = g_root.params.iter().chain(results).copied().filter(|&v| is_new(v));
-        let there = new_values.all(|v| is_constant(v) || params.contains(&v) || for_checks_alone(v));
+        let mut new_of_root = new_values.iter().copied().filter(|&v| g.region_of(v) == g.root());
+        let there = new_of_root.all(|v| is_constant(v) || params.contains(&v) || for_checks_alone(v));
         let is_extra = |n: Node| is_live(&of_results.nodes, n.index()) && !matches!(g.node(n).op, Op::Constant(_));
         let runs_more = new.iter().any(|&n| is_extra(n));
         if !there || !looks_at_values || runs_more {
-            self.live = before;
+            self.live.unmark(n_values, n_nodes);
+            self.settled = n_nodes;
         }
     }
 }

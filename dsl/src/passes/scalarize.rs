@@ -371,7 +371,9 @@ impl ScalarizedCopy<'_> {
         let parts = match op {
             _ if !is_apart(g.ty(v)) => vec![self.whole[&v]],
             Some((Op::Constant(tensor), _)) => self.constants(to, tensor, origin),
-            Some((Op::Prim(def, _), operands)) if def == prim::BROADCAST_TO && !is_apart(g.ty(operands[0])) => {
+            Some((Op::Prim(def, _), operands))
+                if def == prim::BROADCAST_TO && g.ty(operands[0]).element().rank() == 0 =>
+            {
                 vec![self.whole[&operands[0]]; n]
             }
             _ => {

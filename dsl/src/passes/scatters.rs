@@ -41,8 +41,8 @@ impl Pass for Scatters {
 
     fn run(&self, graph: &mut Graph) -> bool {
         let is_sparse = vec![false; graph.n_values()];
-        // A term shared by several sums is added to each of them. The budget limits this
-        // duplication.
+        // A term shared by several sums is changed and added for each of them. The budget limits
+        // this duplication.
         let budget = 64 + graph.n_nodes();
         GraphBuilder::edit(graph, |graph| {
             let mut pass = Sums { graph, is_sparse, budget, changed: false };
@@ -55,7 +55,7 @@ impl Pass for Scatters {
 struct Sums<'g> {
     graph: &'g mut GraphBuilder,
     is_sparse: Vec<bool>,
-    /// The number of terms that may still be added.
+    /// The number of terms, and of changes to them, that may still be added.
     budget: usize,
     changed: bool,
 }
@@ -72,6 +72,11 @@ enum RowChange {
 struct ScatterTerm {
     scatter: Node,
     changes: Vec<RowChange>,
+}
+
+/// Returns what a term with these changes takes of the budget.
+fn cost(changes: &[RowChange]) -> usize {
+    1 + changes.len()
 }
 
 impl Sums<'_> {
@@ -126,7 +131,7 @@ impl Sums<'_> {
     fn add(&mut self, node: Node, x: Value, sparse: Value, change: Option<RowChange>) {
         let terms = self.terms(sparse, change.into_iter().collect());
         let Some(terms) = terms.filter(|terms| self.pays(x, terms)) else { return };
-        self.budget -= terms.len();
+        self.budget -= terms.iter().map(|term| cost(&term.changes)).sum::<usize>();
         let mut sum = x;
         for ScatterTerm { scatter, changes } in terms {
             let data = self.graph.node(scatter);
@@ -150,37 +155,40 @@ impl Sums<'_> {
         self.changed = true;
     }
 
-    /// Returns the terms of a sparse value in the order of the sum, or `None` if there are too
-    /// many.
+    /// Returns the terms of a sparse value in the order of the sum, or `None` if they take more
+    /// than the budget.
     ///
     /// `changes` apply after the changes of each term.
     fn terms(&self, sparse: Value, changes: Vec<RowChange>) -> Option<Vec<ScatterTerm>> {
         let mut terms = Vec::new();
-        // Terms are collected last to first.
+        // Terms are collected last to first. Terms in `todo` are paid for, too.
+        let mut left = self.budget.checked_sub(cost(&changes))?;
         let mut todo = vec![(sparse, changes)];
         while let Some((v, mut changes)) = todo.pop() {
-            if terms.len() + todo.len() >= self.budget {
-                return None;
-            }
             match made_by(self.graph, v).expect("a sparse value is the result of an operation of the table") {
                 (prim::NEG, &[x]) => {
+                    left = left.checked_sub(1)?;
                     changes.push(RowChange::Negate);
                     todo.push((x, changes));
                 }
                 (name @ (prim::MUL | prim::DIV), &[a, b]) => {
                     let (x, by) = self.scaled(name, a, b).expect("the value was checked before");
+                    left = left.checked_sub(1)?;
                     changes.push(RowChange::Scale(name, by));
                     todo.push((x, changes));
                 }
                 (name @ (prim::ADD | prim::SUB), &[a, b]) => {
+                    left = left.checked_sub(cost(&changes))?;
                     todo.push((a, changes.clone()));
                     if name == prim::SUB {
+                        left = left.checked_sub(1)?;
                         changes.push(RowChange::Negate);
                     }
                     todo.push((b, changes));
                 }
                 (_, &[into, ..]) => {
                     if self.is_sparse(into) {
+                        left = left.checked_sub(cost(&changes))?;
                         todo.push((into, changes.clone()));
                     }
                     terms.push(ScatterTerm {
@@ -201,5 +209,31 @@ impl Sums<'_> {
         let changed = terms.iter().filter(|term| !term.changes.is_empty());
         let rows: Option<usize> = changed.map(|term| size(self.graph.node(term.scatter).operands[2])).sum();
         matches!((rows, size(sum)), (Some(rows), Some(sum)) if rows <= sum)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terms_changed_many_times_add_nodes_in_proportion() {
+        let n = 200;
+        let sums: String =
+            (0..n).map(|i| format!("%s{} = neg %s{i} %y{} = add %y{i}, %s{} ", i + 1, i + 1, i + 1)).collect();
+        let text = format!(
+            "graph @f(%y0: f32[800], %ids: i32[2], %rows: f32[2]) -> f32[800] {{
+                %zero = constant 0.0 : f32[]
+                %zeros = broadcast_to %zero {{shape=[800]}}
+                %s0 = scatter_add %zeros, %ids, %rows {{axis=0}}
+                {sums}
+                return %y{n}
+            }}"
+        );
+        let mut graph = Graph::parse(&text, "f.ir").unwrap_or_else(|e| panic!("{}", e[0]));
+        let before = graph.n_nodes();
+        assert!(Scatters.run(&mut graph));
+        crate::ir::verify(&graph).unwrap_or_else(|errors| panic!("{}", errors[0]));
+        assert!(graph.n_nodes() < 3 * before, "{before} nodes become {}", graph.n_nodes());
     }
 }

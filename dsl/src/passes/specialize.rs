@@ -44,7 +44,7 @@ pub fn specialize(graph: &Graph, inputs: &[TensorType]) -> Result<Graph> {
         let message = format!("`{}` takes {takes} inputs, but got {given}", graph.name);
         return Err(Diagnostic::new(message).help("pass one type for each input, in their order"));
     }
-    let mut s = Specializer { graph: graph.compact(), dims: FxHashMap::default() };
+    let mut s = Specializer { graph: graph.compact(), dims: FxHashMap::default(), loops: FxHashMap::default() };
     let params = s.graph.inputs().to_vec();
     for (i, given) in inputs.iter().enumerate() {
         if matches!(s.graph.ty(params[i]), Type::Tensor(_)) {
@@ -67,6 +67,8 @@ struct Specializer {
     graph: Graph,
     /// The values of the named extents.
     dims: FxHashMap<Arc<str>, Dim>,
+    /// The types of the variables of the loops that were inferred at least once.
+    loops: FxHashMap<Node, Vec<Type>>,
 }
 
 impl Specializer {
@@ -193,11 +195,20 @@ impl Specializer {
     /// The parameters start with the types of the initial values. Where the body yields a different
     /// type, the variable gets the join of both, and the body is inferred again. The repetition
     /// terminates, since an extent that became unknown stays unknown.
+    ///
+    /// A loop in a body that is inferred again starts with values whose types have only become less
+    /// precise, so its variables begin with their last types. To begin anew would double the time
+    /// with each level of nested loops.
     fn loop_types(&mut self, node: Node) -> Result<()> {
         let data = self.graph.while_of(node);
         let (cond, body) = (data.cond(), data.body());
         let vars: Vec<LoopVar> = data.vars().collect();
         self.enter(body);
+        for (var, last) in vars.iter().zip(self.loops.remove(&node).unwrap_or_default()) {
+            if let Some(joined) = last.join(self.graph.ty(var.body_param)) {
+                self.graph.value_mut(var.body_param).ty = joined;
+            }
+        }
         loop {
             self.region(body)?;
             let mut stable = true;
@@ -217,6 +228,7 @@ impl Specializer {
                 break;
             }
         }
+        self.loops.insert(node, vars.iter().map(|var| self.graph.ty(var.body_param).clone()).collect());
         self.enter(cond);
         self.give(vars.iter().map(|var| (var.cond_param, var.body_param)).collect());
         self.region(cond)
@@ -232,5 +244,29 @@ impl Specializer {
             error.labels[0].1.push_str(&format!(" (where {})", known.join(", ")));
         }
         error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+
+    #[test]
+    fn nested_loops_that_lose_an_extent_take_time_in_proportion() {
+        let mut nest = "%y = with_dynamic %s {axes=[0]} yield %y".to_owned();
+        for _ in 0..30 {
+            nest = format!(
+                "%y = while (%s: f32[?] = %x | %x: f32[?] = %x, %p = %p) : (f32[?]) cond {{ yield %p }} body {{ {nest} }}
+                 yield %y"
+            );
+        }
+        let nest = nest.strip_suffix("yield %y").expect("the last yield is that of the graph");
+        let text = format!("graph @f(%x: f32[n], %p: bool[]) -> f32[?] {{ {nest} return %y }}");
+        let graph = Graph::parse(&text, "f.ir").unwrap_or_else(|e| panic!("{}", e[0]));
+        let inputs = [TensorType::new(DType::F32, [4]), TensorType::new(DType::Bool, [0; 0])];
+        let special = specialize(&graph, &inputs).unwrap_or_else(|error| panic!("{error}"));
+        crate::ir::verify(&special).unwrap_or_else(|errors| panic!("{}\n{special}", errors[0]));
+        assert_eq!(special.ty(special.outputs()[0]).to_string(), "f32[?]");
     }
 }

@@ -1,6 +1,7 @@
 //! Opening and closing calls: one region that runs once, and a second one for a custom gradient.
 
 use super::*;
+use crate::autodiff::{OF_CHECKPOINT, check_repeatable};
 use crate::ir::CallKind;
 
 /// An open call.
@@ -119,7 +120,7 @@ impl Tracer {
         values.extend(written.iter().map(|&(_, v)| v));
         if kind == CallKind::Checkpoint {
             let [body, _] = self.graph.opened(call.construct).regions;
-            self.check_repeatable(body, "`checkpoint` computes its values")?;
+            check_repeatable(&self.graph, body, OF_CHECKPOINT)?;
         }
         let c = self.pop_construct();
         let results = self.here(c.loc).close_call(kind, &values);

@@ -641,33 +641,6 @@ impl Tracer {
         self.here(loc).try_emit(op, values).map_err(|error| error.at(name, loc))
     }
 
-    /// Fails if a region that is computed twice removes elements from a queue or asks for their
-    /// number, or reads a file, which the second time would be others. `why` says what computes it.
-    fn check_repeatable(&self, region: Region, why: &str) -> Result<()> {
-        let mut found = None;
-        self.graph.visit_nodes(region, &mut |node| {
-            let data = self.graph.node(node);
-            if data.op.is_of_session() && !data.results.is_empty() {
-                let what = if matches!(data.op, Op::File(_)) { "file" } else { "queue" };
-                found.get_or_insert((data.loc, what));
-            }
-        });
-        match found {
-            None => Ok(()),
-            Some((loc, what)) => {
-                Err(Diagnostic::new(format!("{why} twice, which an operation on a {what} must not be"))
-                    .at(loc, "used here")
-                    .help(match what {
-                        "file" => "restore the tensor before, and pass it in",
-                        _ => {
-                            "use the queue before, and pass its element in; instead of in a condition, in the body: \
-                     `loop { let x = queue.dequeue(); if x == 0 { break; } .. }`"
-                        }
-                    }))
-            }
-        }
-    }
-
     /// Returns handles of the results of a node.
     pub(crate) fn results(&self, node: Node) -> Vec<AnyValue> {
         self.graph.node(node).results.iter().map(|&v| self.any(v)).collect()

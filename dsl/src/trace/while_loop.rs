@@ -2,6 +2,7 @@
 
 use super::cond::mismatch;
 use super::*;
+use crate::autodiff::check_repeatable;
 use crate::ops::Effects;
 
 /// An open `while`: the tracing side of a staged loop.
@@ -61,7 +62,7 @@ impl WhileTrace {
             let declared = c.as_while().declared;
             let mut start = Vec::new();
             if !values.is_empty() {
-                t.check_repeatable(cond, "a condition that changes variables is computed")?;
+                check_repeatable(&t.graph, cond, "a condition that changes variables is computed")?;
                 start = t.repeat_condition(cond, &values, t.graph.region(body).params.clone(), body);
                 let vars: Vec<VarId> = vars.into_iter().map(|(id, _)| id).collect();
                 for (&id, value) in vars.iter().zip(start.split_off(now.len())) {
@@ -328,7 +329,7 @@ impl Tracer {
         }
         if self.open[construct].as_while().segments.is_some() {
             for region in [cond, body] {
-                self.check_repeatable(region, "`checkpoint_loop` computes iterations")?;
+                check_repeatable(&self.graph, region, "`checkpoint_loop` computes iterations")?;
             }
         }
         let c = self.pop_construct();
