@@ -6,7 +6,7 @@ use super::saved::{QueueColumn, QueueContent};
 use crate::session::Session;
 use crate::threads;
 use anabranch_dsl::queue::{AnyQueue, Queue, QueueOrder};
-use anabranch_dsl::{Array, DType, Diagnostic, HostTensor, Tensor, TensorType, Var, tensor};
+use anabranch_dsl::{Array, DType, Diagnostic, ErrorKind, HostTensor, Tensor, TensorType, Var, tensor};
 use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::task::Poll;
@@ -526,5 +526,31 @@ fn calls_that_wait_leave_all_threads_to_others() {
                 ends.recv().expect("a call");
             }
         });
+    }
+}
+
+/// Rows without elements take no memory, so a batch may have any number of them.
+#[test]
+fn a_batch_of_any_size_fits_or_fails() {
+    let session = Session::new().expect("a session");
+    for (capacity, message, kind) in [
+        (4, "enqueue_many: 1099511627776 elements never fit in the queue `rows` of capacity 4", ErrorKind::Invalid),
+        (
+            usize::MAX,
+            "enqueue_many: out of memory: a batch of 1099511627776 elements needs ",
+            ErrorKind::ResourceExhausted,
+        ),
+    ] {
+        let queue = Queue::<Tensor>::fifo("rows", capacity, &[TensorType::new(DType::F32, [0])]).expect("a queue");
+        let add = session.function({
+            let queue = queue.clone();
+            move |rows: Tensor| queue.enqueue_many(rows)
+        });
+        let add = add.expect("a function");
+        let error = add.call(Array::new([1 << 40, 0], vec![])).expect_err("it is too large");
+        assert!(error.message.starts_with(message), "{error}");
+        assert_eq!(error.kind, kind);
+        add.call(Array::new([3, 0], vec![])).expect("there is room");
+        assert_eq!(session.queue(&queue).expect("a queue").len(), 3);
     }
 }

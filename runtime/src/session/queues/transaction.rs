@@ -259,12 +259,15 @@ impl StepTransaction {
         rooms
     }
 
+    /// Returns the room that the step lacks for `n` more elements, and the room that it has.
+    fn room_for(&self, id: QueueId, n: usize) -> (usize, usize) {
+        let log = &self.log()[id.index()];
+        (n.saturating_sub(log.kept_room), log.n_reserved())
+    }
+
     fn add(&self, id: QueueId, op: QueueOp, elements: Vec<Vec<HostTensor>>, loc: Loc) -> Result<()> {
         let n = elements.len();
-        let (missing, reserved) = {
-            let log = &mut self.log()[id.index()];
-            (n.saturating_sub(log.kept_room), log.n_reserved())
-        };
+        let (missing, reserved) = self.room_for(id, n);
         let take_room = |log: &mut LogOfQueue| {
             log.kept_room = (log.kept_room + missing) - n;
             log.added.extend(elements);
@@ -346,7 +349,13 @@ impl StepQueues for StepTransaction {
                 Ok(Vec::new())
             }
             QueueOp::EnqueueMany => {
-                let elements = batch::unstack(&operands).map_err(placed)?;
+                let n = batch::count(&operands).map_err(placed)?;
+                let (missing, reserved) = self.room_for(id, n);
+                if missing.saturating_add(reserved) > shared.capacity {
+                    let failure = QueueFailure::NeverRoom { n: missing, reserved };
+                    return Err(failed(&self.queues[id.index()], op, failure, loc));
+                }
+                let elements = batch::unstack(&operands, n).map_err(placed)?;
                 elements.iter().try_for_each(|element| check(element))?;
                 self.add(id, op, elements, loc)?;
                 Ok(Vec::new())
