@@ -251,10 +251,14 @@ pub(crate) fn contents<'q>(queues: impl IntoIterator<Item = &'q Arc<SharedQueue>
 ///
 /// # Errors
 /// Changes nothing and fails if a running call has elements of one of them, or room in it: it would
-/// use an element that is then in the queue again.
+/// use an element that is then in the queue again. Also fails if the session has ended, since its
+/// queues stay closed.
 pub(crate) fn restore(contents: Vec<(Arc<SharedQueue>, QueueContent)>) -> Result<()> {
     let distinct: BTreeMap<u64, &SharedQueue> = contents.iter().map(|(queue, _)| (queue.id, &**queue)).collect();
     let mut locked: BTreeMap<u64, _> = distinct.iter().map(|(&id, queue)| (id, queue.state())).collect();
+    if let Some((id, _)) = locked.iter().find(|(_, state)| state.has_session_ended()) {
+        return Err(distinct[id].failure("restore", QueueFailure::SessionEnded));
+    }
     if let Some((id, _)) = locked.iter().find(|(_, state)| state.is_in_use()) {
         let name = &distinct[id].name;
         let error = Diagnostic::new(format!("the queue `{name}` is restored while a running call uses it"));

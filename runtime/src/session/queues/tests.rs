@@ -554,3 +554,20 @@ fn a_batch_of_any_size_fits_or_fails() {
         assert_eq!(session.queue(&queue).expect("a queue").len(), 3);
     }
 }
+
+#[test]
+fn queues_of_an_ended_session_are_not_restored() {
+    let session = Session::new().expect("a session");
+    let queue = Queue::<Tensor<i64>>::fifo("a", 4, &[TensorType::new(DType::I64, [])]).expect("a queue");
+    let (host, w) = (session.queue(&queue).expect("a queue"), Var::<i64>::new("w", 0));
+    host.push(2).expect("room");
+    let saved = session.snapshot_with_queues([], [queue.any()]).expect("a snapshot").take_queues();
+    session.close_queues();
+    let contents = vec![(queue.any().clone(), saved[0].clone())];
+    let restored = session.load_state_and_queues(&w, &[(String::new(), HostTensor::scalar(100i64))], contents);
+    let error = restored.expect_err("the queues have ended");
+    assert_eq!(error.message, "restore: the session of the queue `a` has ended");
+    assert_eq!(error.kind, ErrorKind::Cancelled);
+    assert_eq!(session.get(&w).expect("a value"), 0);
+    assert!(host.pop().is_err() && host.is_closed());
+}
