@@ -571,3 +571,48 @@ fn queues_of_an_ended_session_are_not_restored() {
     assert_eq!(session.get(&w).expect("a value"), 0);
     assert!(host.pop().is_err() && host.is_closed());
 }
+
+/// A feed is dropped when all of its elements are in the queue, but its iterator has not said so.
+#[test]
+fn a_feed_that_is_dropped_after_its_last_element_closes_the_queue_without_an_error() {
+    for n in [3, 4] {
+        let session = Session::new().expect("a session");
+        let queue = Queue::<Tensor<i64>>::fifo("a", 8, &[TensorType::new(DType::I64, [])]).expect("a queue");
+        let host = session.queue(&queue).expect("a queue");
+        let (may_end, waits) = mpsc::channel::<()>();
+        let elements = (0..n).map(move |i| {
+            if i == 3 {
+                waits.recv().expect("a sender");
+            }
+            Ok(i)
+        });
+        // With three elements, the iterator waits before it ends.
+        let (may_end_too, waits_too) = mpsc::channel::<()>();
+        let end = std::iter::from_fn(move || {
+            waits_too.recv().expect("a sender");
+            None::<anabranch_dsl::Result<i64>>
+        });
+        let feed = host.feed(elements.chain(end)).expect("a thread");
+        while host.len() < 3 {
+            std::thread::yield_now();
+        }
+        let progress = feed.progress();
+        std::thread::scope(|scope| {
+            scope.spawn(move || drop(feed));
+            while !progress.lock().expect("no panic").is_dropped {
+                std::thread::yield_now();
+            }
+            may_end.send(()).ok();
+            may_end_too.send(()).ok();
+        });
+        let values: Vec<i64> = (0..3).map(|_| host.pop().expect("an element").expect("an element").item()).collect();
+        assert_eq!(values, [0, 1, 2]);
+        match n {
+            3 => assert_eq!(host.pop().expect("the feed was complete").map(|x| x.item()), None),
+            _ => {
+                let error = host.pop().expect_err("an element is missing");
+                assert!(error.message.ends_with("its feed was dropped before the last element"), "{error}");
+            }
+        }
+    }
+}
