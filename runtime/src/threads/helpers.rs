@@ -12,6 +12,9 @@
 //! - H2: a helper is added to a job while the list is locked and has the job. Once a helper has
 //!   been taken away, it accesses the job no more.
 //! - H3: each block of parts is claimed once.
+//! - H4: no helper stays asleep while there is a block that nobody has claimed and the limits allow
+//!   a helper for it. Whoever adds such a block or leaves a limit wakes helpers: [`Helpers::open`]
+//!   and [`wake_for_freed_place`].
 
 use super::cores::{self, ThreadOnCores};
 use super::limit::{AtWork, ThreadLimit, n_threads};
@@ -222,7 +225,8 @@ impl Helpers {
     fn open(&self, job: &Job<'_>) {
         let mut list = self.list();
         list.open.push(JobPtr(std::ptr::from_ref(job).cast()));
-        self.n_open.fetch_add(1, Ordering::Relaxed);
+        // See `wake_for_freed_place`.
+        self.n_open.fetch_add(1, Ordering::SeqCst);
         let n_asleep = list.n_asleep;
         if n_asleep > 0 {
             self.keep_off_this_core(&list);
@@ -320,6 +324,29 @@ impl Helpers {
             }
         }
     }
+}
+
+/// Wakes a helper after a thread at work has ended: there may be work for which there were enough
+/// threads before.
+///
+/// The operations on `n_open` and on the number of threads at work are sequentially consistent. A
+/// helper that goes to sleep has seen an open job and then enough threads at work. The caller of
+/// this function has counted one thread less before it reads `n_open`. So either the helper has
+/// seen this count, or the caller sees the open job.
+pub(super) fn wake_for_freed_place() {
+    if HELPERS.n_open.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    let n_asleep = HELPERS.list().n_asleep;
+    if n_asleep > 0 {
+        HELPERS.work.notify_one();
+    }
+}
+
+/// Returns whether all helpers sleep.
+#[cfg(test)]
+pub(super) fn all_sleep() -> bool {
+    HELPERS.list().n_asleep == HELPERS.n
 }
 
 /// Looks for something until it is found or the time has passed. Returns whether it was found.
