@@ -8,7 +8,7 @@
 //! A [`Job`] is on the stack of its caller. Invariants:
 //!
 //! - H1: a job that is in the list of open jobs, or has helpers, lives. The caller takes it out of
-//!   the list and waits for its helpers before it returns, also if a part has panicked.
+//!   the list and waits for its helpers before it returns, also if it panics ([`OpenJob`]).
 //! - H2: a helper is added to a job while the list is locked and has the job. Once a helper has
 //!   been taken away, it accesses the job no more.
 //! - H3: each block of parts is claimed once.
@@ -62,9 +62,11 @@ pub(super) fn run(n: usize, part: &(dyn Fn(usize) + Sync)) {
         budget: memory::budget(),
         panic: Mutex::new(None),
     };
-    HELPERS.open(&job);
-    job.compute(ClaimEnd::First);
-    HELPERS.close(&job);
+    {
+        HELPERS.open(&job);
+        let _open = OpenJob(&job);
+        job.compute(ClaimEnd::First);
+    }
     let panic = job.panic.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(panic) = panic {
         resume_unwind(panic);
@@ -132,14 +134,34 @@ impl Job<'_> {
             let first = block * self.of_block;
             let parts = first..self.n.min(first + self.of_block);
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| parts.for_each(self.part))) {
-                self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
-                // The other parts need not be computed.
-                let (first, past) = ends(self.left.swap(range(0, 0), Ordering::Relaxed));
-                if first < past {
-                    HELPERS.n_open.fetch_sub(1, Ordering::Relaxed);
+                let mut kept = self.panic.lock().unwrap_or_else(PoisonError::into_inner);
+                match *kept {
+                    None => *kept = Some(panic),
+                    // Its destructor may panic, too.
+                    Some(_) => std::mem::forget(panic),
                 }
+                drop(kept);
+                self.skip_rest();
             }
         }
+    }
+
+    /// Claims all blocks that are left, which need not be computed.
+    fn skip_rest(&self) {
+        let (first, past) = ends(self.left.swap(range(0, 0), Ordering::Relaxed));
+        if first < past {
+            HELPERS.n_open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A job in the list of open jobs, which is closed when this is dropped.
+struct OpenJob<'a>(&'a Job<'a>);
+
+impl Drop for OpenJob<'_> {
+    fn drop(&mut self) {
+        self.0.skip_rest();
+        HELPERS.close(self.0);
     }
 }
 

@@ -231,6 +231,35 @@ mod tests {
         assert_eq!(n_threads(), before);
     }
 
+    /// A payload of a panic whose destructor panics.
+    struct PanicsAgain;
+
+    impl Drop for PanicsAgain {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+
+    #[test]
+    fn of_two_panics_one_is_that_of_the_caller_and_the_other_does_nothing() {
+        if n_threads() < 2 {
+            return;
+        }
+        for _ in 0..20 {
+            let both_compute = std::sync::Barrier::new(2);
+            let both_panic = || {
+                indices(2, &|_| {
+                    both_compute.wait();
+                    std::panic::panic_any(PanicsAgain);
+                });
+            };
+            let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(both_panic)).expect_err("both panic");
+            assert!(panic.is::<PanicsAgain>());
+            std::mem::forget(panic);
+        }
+        testing::meet();
+    }
+
     /// All helpers sleep while two callers have all threads of a limit. When one of these ends, a
     /// helper comes to the other one, whose first part waits for it.
     #[test]
