@@ -9,7 +9,7 @@ use crate::device::timeline::{Span, Timeline};
 use crate::device::{DeviceBuffer, Event, MemorySpace, Progress, Step, Ticket};
 use anabranch_dsl::ir::{Node, VarId};
 use anabranch_dsl::memory::HeldBytes;
-use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result};
+use anabranch_dsl::{Diagnostic, HostTensor, Loc, Result};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -548,7 +548,8 @@ impl StepRun {
     /// Stops all pending operations and waits until their memory is released.
     fn end(&mut self) {
         if self.pending.len() > 0 {
-            self.step.stop.stop(ErrorKind::Cancelled);
+            // The step may begin again with this flag, which is that of its call.
+            self.step.stop.abandon();
             for ticket in self.step.withdraw() {
                 self.pending.take(ticket);
             }
