@@ -378,6 +378,35 @@ fn a_call_that_starts_again_is_not_cancelled_by_that() -> Outcome {
     })
 }
 
+/// While a call waits for an element on one device, an operation on another device fails.
+#[test]
+fn a_failure_on_another_device_ends_the_wait_for_a_queue() -> Outcome {
+    let session = Session::builder().cpus(2).build()?;
+    let queue = numbers(1);
+    let host = session.queue(&queue)?;
+    let f = session.function(|n: Tensor<i64>, by: Tensor<i64>| {
+        let x = on("/cpu:0", || counted(n) / by);
+        (x, on("/cpu:1", || queue.dequeue() * 2))
+    })?;
+    scope(|scope| -> Outcome {
+        let _guard = EndWaits(&session);
+        // The loop ends before the call waits, or after that.
+        for n in [0, 1, 1_000_000, 1_000_001] {
+            let f = &f;
+            let waiting = scope.spawn(move || f.call((n, 0)));
+            until("the call fails", || waiting.is_finished());
+            let error = waiting.join().expect("the call does not panic").unwrap_err();
+            assert!(error.message.contains("by zero"), "{error}");
+            assert_eq!(host.n_waiting(), (0, 0));
+        }
+        Ok(())
+    })?;
+    host.push(4)?;
+    let (x, y) = f.call((0, 1))?;
+    assert_eq!((x.item(), y.item(), host.len()), (3, 8, 0));
+    Ok(())
+}
+
 /// A call that starts again takes another way than before, and waits there for an element that
 /// others add only when they get what the call had taken.
 #[test]

@@ -608,6 +608,8 @@ impl StepRun {
                 let memory = working.map(|working| KernelMemory { working, inputs: of_inputs });
                 match memory.and_then(|memory| Ok((memory, loaded.enqueue(inputs, &self.step, ticket)?))) {
                     Ok((memory, progress)) => (PendingOp::Run { part, task, kernel, memory }, progress),
+                    // The step ends by the failure for which the wait was interrupted.
+                    Err(_) if self.step.take_interruption() => return Ok(()),
                     Err(error) => return self.failed(part, task, kernel, error),
                 }
             }

@@ -111,7 +111,7 @@ impl<T: QueueElement> HostQueue<T> {
         let mut arguments = Arguments::default();
         element.feed(&mut arguments);
         let tensors = arguments.tensors().to_vec();
-        let limits = WaitLimits { deadline, stop: None };
+        let limits = WaitLimits { deadline, ..WaitLimits::default() };
         push_tensors(self.queue.any(), &self.shared, "push", tensors, limits, || {})
     }
 
@@ -143,7 +143,7 @@ impl<T: QueueElement> HostQueue<T> {
             }
             outcome
         };
-        let limits = WaitLimits { deadline, stop: None };
+        let limits = WaitLimits { deadline, ..WaitLimits::default() };
         match self.shared.wait(QueueState::consumer, poll, limits, || {}) {
             Ok(elements) => {
                 let tensors: Vec<HostTensor> =
