@@ -55,6 +55,30 @@ fn an_iteration_that_has_ended_stays() -> Outcome {
     Ok(())
 }
 
+/// A call ends at its deadline, after the step before the loop and some iterations.
+#[test]
+fn an_error_of_a_stopped_call_says_what_stays() -> Outcome {
+    for (n, iterations) in [(0, "no iteration"), (1, "1 iteration"), (2, "2 iterations")] {
+        for session in sessions() {
+            let queue = numbers(10);
+            let (total, seen) = (Var::<i64>::new("total", 0), Var::<i64>::new("seen", 0));
+            let host = session.queue(&queue)?;
+            let f = session.function(|n: Tensor<i64>| sum_up(queue.clone(), total.clone(), seen.clone(), n))?;
+            f.call(0)?;
+            (0..n).try_for_each(|_| host.push(1))?;
+            let error = f.call_timeout(std::time::Duration::from_millis(200), 3).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::DeadlineExceeded, "{error}");
+            let help = format!(
+                "what comes before the loop was committed, and {iterations} of it, and no variable has changed since \
+                 then"
+            );
+            assert_eq!(error.help, Some(help));
+            assert_eq!((session.get(&total)?.item(), session.get(&seen)?.item()), (n * 6, 12));
+        }
+    }
+    Ok(())
+}
+
 /// Trains until a queue of batches is closed.
 #[graph]
 fn train(batches: Queue<Tensor>, w: Var<f32>, steps: Tensor<i32>) -> Tensor {

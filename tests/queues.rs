@@ -6,7 +6,7 @@ use anabranch::data::Dataset;
 use anabranch::prelude::*;
 use anabranch::{
     CallOptions, CancelHandle, DType, Diagnostic, Dim, ErrorKind, HostQueue, HostTensor, Queue, Session, TensorType,
-    graph,
+    graph, on,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -341,6 +341,69 @@ fn a_call_that_waits_holds_no_variable() -> Outcome {
         // It started again, since it had read the variable before the other call.
         assert_eq!((before.item(), session.get(&total)?.item(), host.len()), (100, 105, 0));
     }
+    Ok(())
+}
+
+/// Returns a number for which a loop of `n` iterations is computed.
+#[graph]
+fn counted(n: Tensor<i64>) -> Tensor<i64> {
+    let (mut i, mut x) = (scalar(0i64), scalar(3i64));
+    while i < n {
+        x = (x * 7 + 1) % 1000;
+        i += 1;
+    }
+    x
+}
+
+/// While a call waits for an element on one device, another device computes a loop whose end
+/// depends on a variable that is then assigned. The call starts again, and its options still hold.
+#[test]
+fn a_call_that_starts_again_is_not_cancelled_by_that() -> Outcome {
+    let session = Session::builder().cpus(2).build()?;
+    let (queue, n) = (numbers(1), Var::<i64>::new("n", i64::MAX));
+    let host = session.queue(&queue)?;
+    let f = session.function(|| {
+        let x = on("/cpu:0", || counted(n.get()));
+        (x, on("/cpu:1", || queue.dequeue() * 2))
+    })?;
+    scope(|scope| {
+        let _guard = EndWaits(&session);
+        let waiting = scope.spawn(|| f.call_timeout(Duration::from_secs(3600), ()));
+        until("the call waits", || host.n_waiting().1 == 1);
+        session.set(&n, 0)?;
+        host.push(5)?;
+        let (x, y) = waiting.join().expect("the call does not panic")?;
+        assert_eq!((x.item(), y.item()), (3, 10));
+        Ok(())
+    })
+}
+
+/// While a call waits for an element on one device, an operation on another device fails.
+#[test]
+fn a_failure_on_another_device_ends_the_wait_for_a_queue() -> Outcome {
+    let session = Session::builder().cpus(2).build()?;
+    let queue = numbers(1);
+    let host = session.queue(&queue)?;
+    let f = session.function(|n: Tensor<i64>, by: Tensor<i64>| {
+        let x = on("/cpu:0", || counted(n) / by);
+        (x, on("/cpu:1", || queue.dequeue() * 2))
+    })?;
+    scope(|scope| -> Outcome {
+        let _guard = EndWaits(&session);
+        // The loop ends before the call waits, or after that.
+        for n in [0, 1, 1_000_000, 1_000_001] {
+            let f = &f;
+            let waiting = scope.spawn(move || f.call((n, 0)));
+            until("the call fails", || waiting.is_finished());
+            let error = waiting.join().expect("the call does not panic").unwrap_err();
+            assert!(error.message.contains("by zero"), "{error}");
+            assert_eq!(host.n_waiting(), (0, 0));
+        }
+        Ok(())
+    })?;
+    host.push(4)?;
+    let (x, y) = f.call((0, 1))?;
+    assert_eq!((x.item(), y.item(), host.len()), (3, 8, 0));
     Ok(())
 }
 

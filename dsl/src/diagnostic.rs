@@ -48,7 +48,9 @@ pub struct Diagnostic {
 /// | [`Unavailable`](ErrorKind::Unavailable) | another process, or the way to it | later, or with other processes |
 /// | [`Internal`](ErrorKind::Internal) | a bug in anabranch: please report it | no |
 ///
-/// In each of these cases the session stays usable, and no variable has changed.
+/// In each of these cases the session stays usable, and no variable has changed. Of a function that
+/// [commits each iteration](crate::commit_each_iteration), the steps before the one that failed
+/// stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {

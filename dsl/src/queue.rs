@@ -438,6 +438,16 @@ pub trait StepQueues: Send + Sync {
     /// Fails if the queue is closed, if the wait ends, or if the operands are no elements of the
     /// queue.
     fn run(&self, queue: QueueId, op: QueueOp, operands: Vec<HostTensor>, loc: Loc) -> Result<Vec<HostTensor>>;
+
+    /// Ends the waits of running and later operations with an error, because another part of the
+    /// step has failed. Any thread may call it.
+    fn interrupt(&self) {}
+
+    /// Returns whether the error of an operation since the last call is that of an
+    /// [interrupted](Self::interrupt) wait.
+    fn take_interruption(&self) -> bool {
+        false
+    }
 }
 
 /// The queues of a run without a session.

@@ -23,6 +23,7 @@ pub struct StopFlag(AtomicU8);
 
 const CANCELLED: u8 = 1;
 const DEADLINE_EXCEEDED: u8 = 2;
+const ABANDONED: u8 = 3;
 
 impl StopFlag {
     /// Creates a flag that is not set.
@@ -30,7 +31,8 @@ impl StopFlag {
         StopFlag(AtomicU8::new(0))
     }
 
-    /// Sets the flag. If it is set already, the first reason is kept.
+    /// Sets the flag. If it is set already, the first reason is kept, unless the run was
+    /// [abandoned](Self::abandon).
     ///
     /// # Panics
     /// Panics if the kind is not a reason to stop.
@@ -42,7 +44,36 @@ impl StopFlag {
         };
         // The flag publishes no other data, so relaxed ordering suffices. A flag that is set keeps
         // its reason.
-        let _ = self.0.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
+        let set = |old| matches!(old, 0 | ABANDONED).then_some(code);
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, set);
+    }
+
+    /// Sets the flag because the run has failed, and the rest of it should end. Unlike a reason to
+    /// [stop](Self::stop), this is no wish of the caller: the run may [begin
+    /// again](Self::begin_again).
+    ///
+    /// ```
+    /// use anabranch::dsl::interp::StopFlag;
+    /// use anabranch::ErrorKind;
+    ///
+    /// let flag = StopFlag::new();
+    /// flag.abandon();
+    /// assert!(flag.is_set());
+    /// flag.begin_again();
+    /// assert!(!flag.is_set());
+    /// flag.abandon();
+    /// flag.stop(ErrorKind::DeadlineExceeded);
+    /// flag.begin_again();
+    /// assert_eq!(flag.get(), Some(ErrorKind::DeadlineExceeded));
+    /// ```
+    pub fn abandon(&self) {
+        let _ = self.0.compare_exchange(0, ABANDONED, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Clears the flag if the run was [abandoned](Self::abandon) and the caller has not stopped it.
+    /// All that looks at the flag for the abandoned run must have ended.
+    pub fn begin_again(&self) {
+        let _ = self.0.compare_exchange(ABANDONED, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Returns whether the flag is set.
@@ -62,8 +93,8 @@ impl StopFlag {
     pub fn get(&self) -> Option<ErrorKind> {
         match self.0.load(Ordering::Relaxed) {
             0 => None,
-            CANCELLED => Some(ErrorKind::Cancelled),
-            _ => Some(ErrorKind::DeadlineExceeded),
+            DEADLINE_EXCEEDED => Some(ErrorKind::DeadlineExceeded),
+            _ => Some(ErrorKind::Cancelled),
         }
     }
 }

@@ -178,8 +178,24 @@ impl Step {
         std::mem::take(&mut *self.waiting()).into_keys()
     }
 
+    /// Ends the wait of an operation for a queue, because something has failed. The caller has
+    /// reported the failure, or will report it as the event of a pending operation.
+    pub(crate) fn interrupt_waits(&self) {
+        self.host.queues.interrupt();
+    }
+
+    /// Returns whether the error of the last operation is that of a wait that was
+    /// [interrupted](Self::interrupt_waits), and not the reason for which the step fails.
+    pub(crate) fn take_interruption(&self) -> bool {
+        self.host.queues.take_interruption()
+    }
+
     /// Records the completion of work.
     pub(crate) fn complete(&self, event: Event) {
+        if !matches!(event.outcome, Ok(Ok(_))) {
+            // The event is still pending, so the step will hear of it.
+            self.interrupt_waits();
+        }
         self.happened(|events| events.queue.push_back(event));
     }
 

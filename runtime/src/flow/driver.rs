@@ -241,8 +241,9 @@ impl Driver {
         self.names[part.index()].map_or_else(|| "a device".to_owned(), |name| name.to_string())
     }
 
-    /// Begins a step, which changes no outside state. `stop` cancels the step, and is set at the
-    /// end of a step that fails. `is_timed` says whether the step records a timeline.
+    /// Begins a step, which changes no outside state. `stop` cancels the step, and a step that fails
+    /// [abandons](StopFlag::abandon) with it what it has begun. `is_timed` says whether the step
+    /// records a timeline.
     ///
     /// `begin` begins the step in the other processes, if there are any.
     pub(crate) fn begin(

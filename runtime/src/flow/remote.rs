@@ -127,7 +127,11 @@ impl Mailbox {
 
     /// Adds an arrival, from any thread. Its bytes are held until the step takes it.
     pub(crate) fn push(&self, arrival: Arrival, held: Option<HeldBytes>) {
+        let is_failure = matches!(arrival, Arrival::Failed { .. } | Arrival::Lost(_));
         self.arrivals().push_back((arrival, held));
+        if is_failure {
+            self.step.interrupt_waits();
+        }
         self.step.wake();
     }
 
@@ -277,5 +281,44 @@ pub(crate) fn check_message(
             }
             Some(_) => Ok(()),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::HostSide;
+    use anabranch_dsl::Loc;
+    use anabranch_dsl::ir::{QueueId, QueueOp};
+    use anabranch_dsl::queue::StepQueues;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Queues that note that their waits are to end.
+    #[derive(Default)]
+    struct Waiting(AtomicBool);
+
+    impl StepQueues for Waiting {
+        fn run(&self, _: QueueId, _: QueueOp, _: Vec<HostTensor>, _: Loc) -> Result<Vec<HostTensor>> {
+            Ok(Vec::new())
+        }
+
+        fn interrupt(&self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn failures_of_other_processes_end_waits_for_queues() {
+        let (process, error) = (ProcessId(1), Diagnostic::new("lost"));
+        let interrupts = |arrival| {
+            let queues = Arc::new(Waiting::default());
+            let host = HostSide { queues: queues.clone(), ..HostSide::printing(Arc::new(|_, _| ())) };
+            let mailbox = Mailbox::new(Step::new(host, Arc::default(), false, false));
+            mailbox.push(arrival, None);
+            queues.0.load(Ordering::Relaxed)
+        };
+        assert!(!interrupts(Arrival::Ended { process }));
+        assert!(interrupts(Arrival::Failed { process, failure: error.clone().into() }));
+        assert!(interrupts(Arrival::Lost(error)));
     }
 }

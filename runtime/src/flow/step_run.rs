@@ -9,7 +9,7 @@ use crate::device::timeline::{Span, Timeline};
 use crate::device::{DeviceBuffer, Event, MemorySpace, Progress, Step, Ticket};
 use anabranch_dsl::ir::{Node, VarId};
 use anabranch_dsl::memory::HeldBytes;
-use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result};
+use anabranch_dsl::{Diagnostic, HostTensor, Loc, Result};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -548,7 +548,8 @@ impl StepRun {
     /// Stops all pending operations and waits until their memory is released.
     fn end(&mut self) {
         if self.pending.len() > 0 {
-            self.step.stop.stop(ErrorKind::Cancelled);
+            // The step may begin again with this flag, which is that of its call.
+            self.step.stop.abandon();
             for ticket in self.step.withdraw() {
                 self.pending.take(ticket);
             }
@@ -607,6 +608,8 @@ impl StepRun {
                 let memory = working.map(|working| KernelMemory { working, inputs: of_inputs });
                 match memory.and_then(|memory| Ok((memory, loaded.enqueue(inputs, &self.step, ticket)?))) {
                     Ok((memory, progress)) => (PendingOp::Run { part, task, kernel, memory }, progress),
+                    // The step ends by the failure for which the wait was interrupted.
+                    Err(_) if self.step.take_interruption() => return Ok(()),
                     Err(error) => return self.failed(part, task, kernel, error),
                 }
             }

@@ -155,6 +155,10 @@ impl Compiled {
             if let EndOfStep::Ended(outcome) = transaction.end(outcome) {
                 return published(files, outcome);
             }
+            // All work of the attempt has ended.
+            if let Some(stop) = stop {
+                stop.begin_again();
+            }
         }
     }
 

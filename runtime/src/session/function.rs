@@ -189,9 +189,11 @@ where
     /// options say so.
     ///
     /// A call ends between two operations, or before the next iteration of a loop, which the error
-    /// names. Then no variable has changed, and the memory of the step is freed. Waiting for
-    /// another call that assigns the same variables also ends. Tracing and compiling, which the
-    /// first call with arguments of some types does, are finished first.
+    /// names. Then no variable has changed, and the memory of the step is freed. In a function that
+    /// [commits each iteration](anabranch_dsl::commit_each_iteration), the steps that have ended
+    /// stay: what comes before the loop, and iterations. Waiting for another call that assigns the
+    /// same variables also ends. Tracing and compiling, which the first call with arguments of some
+    /// types does, are finished first.
     pub fn call_with(&self, options: &CallOptions, args: impl CallArgs<Args>) -> Result<HostOf<F, Args>> {
         self.call_in(Some(options), args)
     }

@@ -57,10 +57,26 @@ impl SteppedFunction {
         inputs: &[HostTensor],
         call: Option<&RunningCall>,
     ) -> Result<Vec<HostTensor>> {
-        let mut kept = self.begin.step(session, inputs, call)?;
+        let kept = self.begin.step(session, inputs, call)?;
+        let mut n_committed = 0;
+        self.run_loop(session, kept, call, &mut n_committed).map_err(|error| match error.kind.is_stop() {
+            true => error.help(committed(n_committed)),
+            false => error,
+        })
+    }
+
+    /// Runs the steps after the first one, and counts the iterations that it commits.
+    fn run_loop(
+        &self,
+        session: &Session,
+        mut kept: Vec<HostTensor>,
+        call: Option<&RunningCall>,
+        n_committed: &mut u64,
+    ) -> Result<Vec<HostTensor>> {
         let mut for_end = kept.split_off(self.n_carried + self.n_captured);
         while self.condition.step(session, &kept, call)?[0].data::<bool>()[0] {
             let next = self.body.step(session, &kept, call)?;
+            *n_committed += 1;
             kept.splice(..self.n_carried, next);
         }
         kept.truncate(self.n_carried);
@@ -80,4 +96,14 @@ impl SteppedFunction {
         }
         Ok(text)
     }
+}
+
+/// Returns the help for a call that was stopped after the step before the loop and some iterations.
+fn committed(n_iterations: u64) -> String {
+    let iterations = match n_iterations {
+        0 => "no iteration".to_owned(),
+        1 => "1 iteration".to_owned(),
+        n => format!("{n} iterations"),
+    };
+    format!("what comes before the loop was committed, and {iterations} of it, and no variable has changed since then")
 }

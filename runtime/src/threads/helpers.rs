@@ -8,10 +8,13 @@
 //! A [`Job`] is on the stack of its caller. Invariants:
 //!
 //! - H1: a job that is in the list of open jobs, or has helpers, lives. The caller takes it out of
-//!   the list and waits for its helpers before it returns, also if a part has panicked.
+//!   the list and waits for its helpers before it returns, also if it panics ([`OpenJob`]).
 //! - H2: a helper is added to a job while the list is locked and has the job. Once a helper has
 //!   been taken away, it accesses the job no more.
 //! - H3: each block of parts is claimed once.
+//! - H4: no helper stays asleep while there is a block that nobody has claimed and the limits allow
+//!   a helper for it. Whoever adds such a block or leaves a limit wakes helpers: [`Helpers::open`]
+//!   and [`wake_for_freed_place`].
 
 use super::cores::{self, ThreadOnCores};
 use super::limit::{AtWork, ThreadLimit, n_threads};
@@ -59,9 +62,11 @@ pub(super) fn run(n: usize, part: &(dyn Fn(usize) + Sync)) {
         budget: memory::budget(),
         panic: Mutex::new(None),
     };
-    HELPERS.open(&job);
-    job.compute(ClaimEnd::First);
-    HELPERS.close(&job);
+    {
+        HELPERS.open(&job);
+        let _open = OpenJob(&job);
+        job.compute(ClaimEnd::First);
+    }
     let panic = job.panic.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(panic) = panic {
         resume_unwind(panic);
@@ -129,14 +134,34 @@ impl Job<'_> {
             let first = block * self.of_block;
             let parts = first..self.n.min(first + self.of_block);
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| parts.for_each(self.part))) {
-                self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
-                // The other parts need not be computed.
-                let (first, past) = ends(self.left.swap(range(0, 0), Ordering::Relaxed));
-                if first < past {
-                    HELPERS.n_open.fetch_sub(1, Ordering::Relaxed);
+                let mut kept = self.panic.lock().unwrap_or_else(PoisonError::into_inner);
+                match *kept {
+                    None => *kept = Some(panic),
+                    // Its destructor may panic, too.
+                    Some(_) => std::mem::forget(panic),
                 }
+                drop(kept);
+                self.skip_rest();
             }
         }
+    }
+
+    /// Claims all blocks that are left, which need not be computed.
+    fn skip_rest(&self) {
+        let (first, past) = ends(self.left.swap(range(0, 0), Ordering::Relaxed));
+        if first < past {
+            HELPERS.n_open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A job in the list of open jobs, which is closed when this is dropped.
+struct OpenJob<'a>(&'a Job<'a>);
+
+impl Drop for OpenJob<'_> {
+    fn drop(&mut self) {
+        self.0.skip_rest();
+        HELPERS.close(self.0);
     }
 }
 
@@ -222,7 +247,8 @@ impl Helpers {
     fn open(&self, job: &Job<'_>) {
         let mut list = self.list();
         list.open.push(JobPtr(std::ptr::from_ref(job).cast()));
-        self.n_open.fetch_add(1, Ordering::Relaxed);
+        // See `wake_for_freed_place`.
+        self.n_open.fetch_add(1, Ordering::SeqCst);
         let n_asleep = list.n_asleep;
         if n_asleep > 0 {
             self.keep_off_this_core(&list);
@@ -320,6 +346,29 @@ impl Helpers {
             }
         }
     }
+}
+
+/// Wakes a helper after a thread at work has ended: there may be work for which there were enough
+/// threads before.
+///
+/// The operations on `n_open` and on the number of threads at work are sequentially consistent. A
+/// helper that goes to sleep has seen an open job and then enough threads at work. The caller of
+/// this function has counted one thread less before it reads `n_open`. So either the helper has
+/// seen this count, or the caller sees the open job.
+pub(super) fn wake_for_freed_place() {
+    if HELPERS.n_open.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    let n_asleep = HELPERS.list().n_asleep;
+    if n_asleep > 0 {
+        HELPERS.work.notify_one();
+    }
+}
+
+/// Returns whether all helpers sleep.
+#[cfg(test)]
+pub(super) fn all_sleep() -> bool {
+    HELPERS.list().n_asleep == HELPERS.n
 }
 
 /// Looks for something until it is found or the time has passed. Returns whether it was found.

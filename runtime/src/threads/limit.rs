@@ -1,6 +1,6 @@
 //! How many threads may compute kernels at once.
 
-use super::helpers::n_cores;
+use super::helpers::{n_cores, wake_for_freed_place};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,7 +43,8 @@ impl ThreadLimit {
     /// Counts one thread more if the limit allows it.
     fn admit(&self) -> bool {
         let more = |n| (n < self.n).then_some(n + 1);
-        self.at_work.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+        // See `wake_for_freed_place`.
+        self.at_work.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
     }
 }
 
@@ -124,8 +125,9 @@ impl AtWork {
 impl Drop for AtWork {
     fn drop(&mut self) {
         if let Some((all, _)) = &self.counted {
-            all.at_work.fetch_sub(1, Ordering::Relaxed);
-            self.limit.as_ref().map(|limit| limit.at_work.fetch_sub(1, Ordering::Relaxed));
+            all.at_work.fetch_sub(1, Ordering::SeqCst);
+            self.limit.as_ref().map(|limit| limit.at_work.fetch_sub(1, Ordering::SeqCst));
+            wake_for_freed_place();
         }
     }
 }

@@ -108,8 +108,9 @@ pub(crate) mod testing {
 mod tests {
     use super::*;
     use anabranch_dsl::memory::{self, ByteGauge, OutOfMemory};
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, mpsc};
+    use std::time::Duration;
 
     #[test]
     fn a_helper_takes_part() {
@@ -228,6 +229,82 @@ mod tests {
         let call = || Arc::new(ThreadLimit::new(before + 1)).within(|| indices(2, &|_| panic!("on purpose")));
         assert!(std::panic::catch_unwind(call).is_err());
         assert_eq!(n_threads(), before);
+    }
+
+    /// A payload of a panic whose destructor panics.
+    struct PanicsAgain;
+
+    impl Drop for PanicsAgain {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+
+    #[test]
+    fn of_two_panics_one_is_that_of_the_caller_and_the_other_does_nothing() {
+        if n_threads() < 2 {
+            return;
+        }
+        for _ in 0..20 {
+            let both_compute = std::sync::Barrier::new(2);
+            let both_panic = || {
+                indices(2, &|_| {
+                    both_compute.wait();
+                    std::panic::panic_any(PanicsAgain);
+                });
+            };
+            let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(both_panic)).expect_err("both panic");
+            assert!(panic.is::<PanicsAgain>());
+            std::mem::forget(panic);
+        }
+        testing::meet();
+    }
+
+    /// All helpers sleep while two callers have all threads of a limit. When one of these ends, a
+    /// helper comes to the other one, whose first part waits for it.
+    #[test]
+    fn a_helper_that_a_limit_turned_away_comes_when_a_thread_ends() {
+        if n_threads() < 2 {
+            return;
+        }
+        let limit = Arc::new(ThreadLimit::new(2));
+        // Calls `part(0)` on the thread of the caller, and `part(1)` on any.
+        let call = |part: &(dyn Fn(usize) + Sync)| limit.clone().within(|| indices(2, part));
+        let channel = || {
+            let (sender, receiver) = mpsc::channel();
+            (sender, Mutex::new(receiver))
+        };
+        let receive = |from: &Mutex<mpsc::Receiver<()>>| {
+            let from = from.lock().expect("no part panics");
+            from.recv_timeout(Duration::from_secs(60)).expect("it is sent");
+        };
+        let ((begun, begins), (end, ends), (helped, helps)) = (channel(), channel(), channel());
+        let send = |to: &mpsc::Sender<()>| to.send(()).expect("it is received");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                call(&|i| {
+                    if i == 0 {
+                        send(&begun);
+                        receive(&ends);
+                    }
+                });
+            });
+            receive(&begins);
+            scope.spawn(|| {
+                call(&|i| match i {
+                    0 => {
+                        send(&begun);
+                        receive(&helps);
+                    }
+                    _ => send(&helped),
+                });
+            });
+            receive(&begins);
+            while !helpers::all_sleep() {
+                std::thread::yield_now();
+            }
+            send(&end);
+        });
     }
 
     #[test]

@@ -30,12 +30,7 @@ fn stack_tensors(order: QueueOrder, ty: &TensorType, i: usize, elements: &[Vec<H
     }
     let shape: Vec<usize> = std::iter::once(elements.len()).chain(extents.iter().copied()).collect();
     let n_bytes = shape.iter().try_fold(ty.dtype.size(), |n, &extent| n.checked_mul(extent));
-    let checked = memory::check(n_bytes.map_or(u128::MAX, |n| n as u128));
-    checked.map_err(|missing| {
-        Diagnostic::new(format!("out of memory: a batch of {} elements needs {} bytes", elements.len(), missing.bytes))
-            .of_kind(ErrorKind::ResourceExhausted)
-            .help(memory::SMALLER)
-    })?;
+    check_memory(elements.len(), n_bytes.map_or(u128::MAX, |n| n as u128))?;
     let mut batch = Buffer::zeros(ty.dtype, shape.iter().product());
     let stride: usize = extents.iter().product();
     for (at, element) in elements.iter().enumerate() {
@@ -84,19 +79,42 @@ pub(super) fn copy(to: &mut Buffer, at: usize, from: &Buffer, start: usize, n: u
     }
 }
 
-/// Returns the elements of a batch: one for each index of the first axis.
+/// Returns the number of elements of a batch: the first extent of its tensors.
 ///
 /// # Errors
 /// Fails if the tensors have different first extents.
-pub(super) fn unstack(batch: &[HostTensor]) -> Result<Vec<Vec<HostTensor>>> {
+pub(super) fn count(batch: &[HostTensor]) -> Result<usize> {
     let n = batch[0].shape()[0];
     if let Some((i, other)) = batch.iter().enumerate().find(|(_, tensor)| tensor.shape()[0] != n) {
         let message =
             format!("a batch has {n} elements by its first tensor and {} by tensor {}", other.shape()[0], i + 1);
         return Err(Diagnostic::new(message).help("give all tensors of the batch the same first extent"));
     }
+    Ok(n)
+}
+
+/// The approximate number of bytes that the tensor of an element takes besides its numbers.
+const BYTES_PER_TENSOR: u128 = (size_of::<HostTensor>() + size_of::<Buffer>() + 4 * size_of::<usize>()) as u128;
+
+/// Returns the elements of a batch of `n`: one for each index of the first axis.
+///
+/// # Errors
+/// Fails if there is no memory for them.
+pub(super) fn unstack(batch: &[HostTensor], n: usize) -> Result<Vec<Vec<HostTensor>>> {
+    let numbers = batch.iter().map(|tensor| tensor.len() as u128 * tensor.dtype().size() as u128);
+    let per_element = size_of::<Vec<HostTensor>>() as u128 + batch.len() as u128 * BYTES_PER_TENSOR;
+    check_memory(n, numbers.sum::<u128>() + n as u128 * per_element)?;
     let element = |at: usize| batch.iter().map(|tensor| slice_at(tensor, at)).collect();
     Ok((0..n).map(element).collect())
+}
+
+/// Fails if there is no memory for the bytes of a batch.
+fn check_memory(n_elements: usize, n_bytes: u128) -> Result<()> {
+    memory::check(n_bytes).map_err(|missing| {
+        Diagnostic::new(format!("out of memory: a batch of {n_elements} elements needs {} bytes", missing.bytes))
+            .of_kind(ErrorKind::ResourceExhausted)
+            .help(memory::SMALLER)
+    })
 }
 
 fn slice_at(tensor: &HostTensor, at: usize) -> HostTensor {

@@ -445,7 +445,7 @@ impl QueueState {
         self.reserved > 0 || !self.held.is_empty() || self.consumers.iter().any(|consumer| !consumer.taken.is_empty())
     }
 
-    /// Replaces the content of a queue that is not in use.
+    /// Replaces the content of a queue that is not in use, and whose session has not ended.
     pub(super) fn restore(&mut self, content: QueueContent) {
         let QueueContent { elements, random, is_closed, cause } = content;
         match &mut self.elements {

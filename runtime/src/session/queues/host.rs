@@ -111,8 +111,8 @@ impl<T: QueueElement> HostQueue<T> {
         let mut arguments = Arguments::default();
         element.feed(&mut arguments);
         let tensors = arguments.tensors().to_vec();
-        let limits = WaitLimits { deadline, stop: None };
-        push_tensors(self.queue.any(), &self.shared, "push", tensors, limits)
+        let limits = WaitLimits { deadline, ..WaitLimits::default() };
+        push_tensors(self.queue.any(), &self.shared, "push", tensors, limits, || {})
     }
 
     /// Removes an element. Waits until there is one. Returns `None` if the queue is closed and has
@@ -143,7 +143,7 @@ impl<T: QueueElement> HostQueue<T> {
             }
             outcome
         };
-        let limits = WaitLimits { deadline, stop: None };
+        let limits = WaitLimits { deadline, ..WaitLimits::default() };
         match self.shared.wait(QueueState::consumer, poll, limits, || {}) {
             Ok(elements) => {
                 let tensors: Vec<HostTensor> =
@@ -239,13 +239,15 @@ impl<T: QueueElement> HostQueue<T> {
     }
 }
 
-/// Adds an element, for the operation `op`.
+/// Adds an element, for the operation `op`. `added` is called while the queue is locked, in which
+/// the element is from then on.
 pub(super) fn push_tensors(
     queue: &AnyQueue,
     shared: &SharedQueue,
     op: &str,
     tensors: Vec<HostTensor>,
     limits: WaitLimits<'_>,
+    added: impl FnOnce(),
 ) -> Result<()> {
     if !batch::is_element(queue.element(), &tensors) {
         return Err(not_an_element(queue, &tensors));
@@ -253,7 +255,10 @@ pub(super) fn push_tensors(
     let poll = |state: &mut QueueState, waiter| state.reserve(waiter, 1, 0);
     let reserved = shared.wait(QueueState::producer, poll, limits, || {});
     reserved.map_err(|failure| shared.wait_failure(op, failure))?;
-    shared.change(|state| state.add(vec![tensors]));
+    shared.change(|state| {
+        state.add(vec![tensors]);
+        added();
+    });
     Ok(())
 }
 

@@ -18,7 +18,8 @@
 //!   its other devices get no work.
 //! - No lock of a queue is held while a lock of a variable is acquired, or another queue is used. A
 //!   snapshot locks several, in the order of their identities.
-//! - All waits end when the session ends. Those of a step end when it is stopped.
+//! - All waits end when the session ends. Those of a step also end when it is stopped, and when an
+//!   operation on another device or another process of the step has failed.
 
 mod batch;
 mod content;
@@ -60,18 +61,23 @@ pub(crate) struct SharedQueue {
 /// The time after which a waiting step looks again whether it was stopped.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// The limits of a wait: it ends when the flag is set or the deadline has passed.
+/// The limits of a wait: it ends when a flag is set or the deadline has passed.
 #[derive(Clone, Copy, Default)]
 struct WaitLimits<'a> {
     stop: Option<&'a StopFlag>,
     deadline: Option<Instant>,
+    /// Set when another part of the step has failed. Who sets it [looks](SharedQueue::look_again)
+    /// for those that wait.
+    interruption: Option<&'a AtomicBool>,
 }
 
 impl WaitLimits<'_> {
     /// Returns the reason to end the wait now.
-    fn ended(&self) -> Option<ErrorKind> {
+    fn ended(&self) -> Option<WaitFailure> {
         let is_late = || self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
-        self.stop.and_then(StopFlag::get).or_else(|| is_late().then_some(ErrorKind::DeadlineExceeded))
+        let is_interrupted = || self.interruption.is_some_and(|flag| flag.load(Ordering::Relaxed));
+        let ended = self.stop.and_then(StopFlag::get).or_else(|| is_late().then_some(ErrorKind::DeadlineExceeded));
+        ended.map(WaitFailure::Ended).or_else(|| is_interrupted().then_some(WaitFailure::Interrupted))
     }
 
     /// Returns the time after which to look again.
@@ -89,6 +95,8 @@ impl WaitLimits<'_> {
 enum WaitFailure {
     Queue(QueueFailure),
     Ended(ErrorKind),
+    /// Another part of the step has failed.
+    Interrupted,
 }
 
 impl SharedQueue {
@@ -117,6 +125,12 @@ impl SharedQueue {
             false => self.signals().values().for_each(|signal| signal.notify_one()),
         }
         outcome
+    }
+
+    /// Wakes all that wait, so that they look at their limits. What was set before is seen.
+    fn look_again(&self) {
+        let _state = self.state();
+        self.signals().values().for_each(|signal| signal.notify_one());
     }
 
     fn signals(&self) -> MutexGuard<'_, HashMap<Waiter, Arc<Condvar>>> {
@@ -167,10 +181,10 @@ impl SharedQueue {
             if let Poll::Ready(outcome) = poll(&mut state, waiter) {
                 break outcome.map_err(WaitFailure::Queue);
             }
-            if let Some(kind) = limits.ended() {
+            if let Some(failure) = limits.ended() {
                 state.leave(waiter);
                 self.wake(&state);
-                break Err(WaitFailure::Ended(kind));
+                break Err(failure);
             }
             state = match limits.next_look() {
                 Some(time) => signal.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0,
@@ -189,6 +203,7 @@ impl SharedQueue {
                 let message = format!("{op}: the queue `{}` did not serve it before the deadline", self.name);
                 Diagnostic::new(message).of_kind(kind)
             }
+            WaitFailure::Interrupted => unreachable!("only operations of steps are interrupted"),
         }
     }
 
@@ -251,10 +266,14 @@ pub(crate) fn contents<'q>(queues: impl IntoIterator<Item = &'q Arc<SharedQueue>
 ///
 /// # Errors
 /// Changes nothing and fails if a running call has elements of one of them, or room in it: it would
-/// use an element that is then in the queue again.
+/// use an element that is then in the queue again. Also fails if the session has ended, since its
+/// queues stay closed.
 pub(crate) fn restore(contents: Vec<(Arc<SharedQueue>, QueueContent)>) -> Result<()> {
     let distinct: BTreeMap<u64, &SharedQueue> = contents.iter().map(|(queue, _)| (queue.id, &**queue)).collect();
     let mut locked: BTreeMap<u64, _> = distinct.iter().map(|(&id, queue)| (id, queue.state())).collect();
+    if let Some((id, _)) = locked.iter().find(|(_, state)| state.has_session_ended()) {
+        return Err(distinct[id].failure("restore", QueueFailure::SessionEnded));
+    }
     if let Some((id, _)) = locked.iter().find(|(_, state)| state.is_in_use()) {
         let name = &distinct[id].name;
         let error = Diagnostic::new(format!("the queue `{name}` is restored while a running call uses it"));

@@ -6,7 +6,7 @@ use super::saved::{QueueColumn, QueueContent};
 use crate::session::Session;
 use crate::threads;
 use anabranch_dsl::queue::{AnyQueue, Queue, QueueOrder};
-use anabranch_dsl::{Array, DType, Diagnostic, HostTensor, Tensor, TensorType, Var, tensor};
+use anabranch_dsl::{Array, DType, Diagnostic, ErrorKind, HostTensor, Tensor, TensorType, Var, tensor};
 use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::task::Poll;
@@ -526,5 +526,93 @@ fn calls_that_wait_leave_all_threads_to_others() {
                 ends.recv().expect("a call");
             }
         });
+    }
+}
+
+/// Rows without elements take no memory, so a batch may have any number of them.
+#[test]
+fn a_batch_of_any_size_fits_or_fails() {
+    let session = Session::new().expect("a session");
+    for (capacity, message, kind) in [
+        (4, "enqueue_many: 1099511627776 elements never fit in the queue `rows` of capacity 4", ErrorKind::Invalid),
+        (
+            usize::MAX,
+            "enqueue_many: out of memory: a batch of 1099511627776 elements needs ",
+            ErrorKind::ResourceExhausted,
+        ),
+    ] {
+        let queue = Queue::<Tensor>::fifo("rows", capacity, &[TensorType::new(DType::F32, [0])]).expect("a queue");
+        let add = session.function({
+            let queue = queue.clone();
+            move |rows: Tensor| queue.enqueue_many(rows)
+        });
+        let add = add.expect("a function");
+        let error = add.call(Array::new([1 << 40, 0], vec![])).expect_err("it is too large");
+        assert!(error.message.starts_with(message), "{error}");
+        assert_eq!(error.kind, kind);
+        add.call(Array::new([3, 0], vec![])).expect("there is room");
+        assert_eq!(session.queue(&queue).expect("a queue").len(), 3);
+    }
+}
+
+#[test]
+fn queues_of_an_ended_session_are_not_restored() {
+    let session = Session::new().expect("a session");
+    let queue = Queue::<Tensor<i64>>::fifo("a", 4, &[TensorType::new(DType::I64, [])]).expect("a queue");
+    let (host, w) = (session.queue(&queue).expect("a queue"), Var::<i64>::new("w", 0));
+    host.push(2).expect("room");
+    let saved = session.snapshot_with_queues([], [queue.any()]).expect("a snapshot").take_queues();
+    session.close_queues();
+    let contents = vec![(queue.any().clone(), saved[0].clone())];
+    let restored = session.load_state_and_queues(&w, &[(String::new(), HostTensor::scalar(100i64))], contents);
+    let error = restored.expect_err("the queues have ended");
+    assert_eq!(error.message, "restore: the session of the queue `a` has ended");
+    assert_eq!(error.kind, ErrorKind::Cancelled);
+    assert_eq!(session.get(&w).expect("a value"), 0);
+    assert!(host.pop().is_err() && host.is_closed());
+}
+
+/// A feed is dropped when all of its elements are in the queue, but its iterator has not said so.
+#[test]
+fn a_feed_that_is_dropped_after_its_last_element_closes_the_queue_without_an_error() {
+    for n in [3, 4] {
+        let session = Session::new().expect("a session");
+        let queue = Queue::<Tensor<i64>>::fifo("a", 8, &[TensorType::new(DType::I64, [])]).expect("a queue");
+        let host = session.queue(&queue).expect("a queue");
+        let (may_end, waits) = mpsc::channel::<()>();
+        let elements = (0..n).map(move |i| {
+            if i == 3 {
+                waits.recv().expect("a sender");
+            }
+            Ok(i)
+        });
+        // With three elements, the iterator waits before it ends.
+        let (may_end_too, waits_too) = mpsc::channel::<()>();
+        let end = std::iter::from_fn(move || {
+            waits_too.recv().expect("a sender");
+            None::<anabranch_dsl::Result<i64>>
+        });
+        let feed = host.feed(elements.chain(end)).expect("a thread");
+        while host.len() < 3 {
+            std::thread::yield_now();
+        }
+        let progress = feed.progress();
+        std::thread::scope(|scope| {
+            scope.spawn(move || drop(feed));
+            while !progress.lock().expect("no panic").is_dropped {
+                std::thread::yield_now();
+            }
+            may_end.send(()).ok();
+            may_end_too.send(()).ok();
+        });
+        let values: Vec<i64> = (0..3).map(|_| host.pop().expect("an element").expect("an element").item()).collect();
+        assert_eq!(values, [0, 1, 2]);
+        match n {
+            3 => assert_eq!(host.pop().expect("the feed was complete").map(|x| x.item()), None),
+            _ => {
+                let error = host.pop().expect_err("an element is missing");
+                assert!(error.message.ends_with("its feed was dropped before the last element"), "{error}");
+            }
+        }
     }
 }

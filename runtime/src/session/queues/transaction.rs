@@ -25,11 +25,26 @@ pub(crate) struct StepTransaction {
     /// The step locks of the current attempt.
     locks: Mutex<Option<Arc<YieldingLocks>>>,
     stop: Option<Arc<StopFlag>>,
+    interruption: Mutex<Arc<Interruption>>,
     log: Mutex<Vec<LogOfQueue>>,
     must_restart: AtomicBool,
     gate: Arc<CommitGate>,
     /// Whether the commit of its variables enters the gate.
     assigns: bool,
+}
+
+/// Whether another part of an attempt has failed, which ends its waits for queues.
+#[derive(Default)]
+struct Interruption {
+    is_set: AtomicBool,
+    /// Whether it has ended a wait, so that an error is not the reason for which the step fails.
+    has_ended_a_wait: AtomicBool,
+}
+
+/// The queues as one attempt sees them. What happens to it later does not interrupt the next one.
+struct QueuesOfAttempt {
+    transaction: Arc<StepTransaction>,
+    interruption: Arc<Interruption>,
 }
 
 /// A queue that a graph uses.
@@ -159,6 +174,10 @@ impl StepTransaction {
         }
     }
 
+    fn interruption(&self) -> Arc<Interruption> {
+        self.interruption.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn locks(&self) -> Option<Arc<YieldingLocks>> {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -216,7 +235,9 @@ impl StepTransaction {
             let is_first = stalled.set(self.stall()).is_ok();
             assert!(is_first, "a wait begins once");
         };
-        let limits = WaitLimits { stop: self.stop.as_deref(), deadline: None };
+        let interruption = self.interruption();
+        let limits =
+            WaitLimits { stop: self.stop.as_deref(), deadline: None, interruption: Some(&interruption.is_set) };
         let outcome = wait(&used.shared, limits, &waits);
         let stalled = stalled.into_inner();
         for (used, n) in self.queues.iter().zip(stalled.iter().flatten()).filter(|(_, n)| **n > 0) {
@@ -224,6 +245,11 @@ impl StepTransaction {
         }
         let outcome = outcome.map_err(|failure| match failure {
             WaitFailure::Ended(kind) => self.stopped(used, kind, loc),
+            WaitFailure::Interrupted => {
+                interruption.has_ended_a_wait.store(true, Ordering::Relaxed);
+                let message = format!("{}: another part of the step has failed while it waited", op.name());
+                Diagnostic::new(message).of_kind(ErrorKind::Internal)
+            }
             WaitFailure::Queue(failure) => failed(used, op, failure, loc),
         })?;
         log(&mut self.log()[id.index()], outcome);
@@ -259,12 +285,15 @@ impl StepTransaction {
         rooms
     }
 
+    /// Returns the room that the step lacks for `n` more elements, and the room that it has.
+    fn room_for(&self, id: QueueId, n: usize) -> (usize, usize) {
+        let log = &self.log()[id.index()];
+        (n.saturating_sub(log.kept_room), log.n_reserved())
+    }
+
     fn add(&self, id: QueueId, op: QueueOp, elements: Vec<Vec<HostTensor>>, loc: Loc) -> Result<()> {
         let n = elements.len();
-        let (missing, reserved) = {
-            let log = &mut self.log()[id.index()];
-            (n.saturating_sub(log.kept_room), log.n_reserved())
-        };
+        let (missing, reserved) = self.room_for(id, n);
         let take_room = |log: &mut LogOfQueue| {
             log.kept_room = (log.kept_room + missing) - n;
             log.added.extend(elements);
@@ -326,7 +355,22 @@ fn failed(used: &UsedQueue, op: QueueOp, failure: QueueFailure, loc: Loc) -> Dia
     labels.into_iter().fold(error.at(loc, label), |error, (loc, label)| error.at(loc, label))
 }
 
-impl StepQueues for StepTransaction {
+impl StepQueues for QueuesOfAttempt {
+    fn run(&self, id: QueueId, op: QueueOp, operands: Vec<HostTensor>, loc: Loc) -> Result<Vec<HostTensor>> {
+        self.transaction.run(id, op, operands, loc)
+    }
+
+    fn interrupt(&self) {
+        self.interruption.is_set.store(true, Ordering::Relaxed);
+        self.transaction.queues.iter().for_each(|used| used.shared.look_again());
+    }
+
+    fn take_interruption(&self) -> bool {
+        self.interruption.has_ended_a_wait.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl StepTransaction {
     fn run(&self, id: QueueId, op: QueueOp, operands: Vec<HostTensor>, loc: Loc) -> Result<Vec<HostTensor>> {
         let UsedQueue { queue, shared } = &self.queues[id.index()];
         let placed = |mut error: Diagnostic| {
@@ -346,7 +390,13 @@ impl StepQueues for StepTransaction {
                 Ok(Vec::new())
             }
             QueueOp::EnqueueMany => {
-                let elements = batch::unstack(&operands).map_err(placed)?;
+                let n = batch::count(&operands).map_err(placed)?;
+                let (missing, reserved) = self.room_for(id, n);
+                if missing.saturating_add(reserved) > shared.capacity {
+                    let failure = QueueFailure::NeverRoom { n: missing, reserved };
+                    return Err(failed(&self.queues[id.index()], op, failure, loc));
+                }
+                let elements = batch::unstack(&operands, n).map_err(placed)?;
                 elements.iter().try_for_each(|element| check(element))?;
                 self.add(id, op, elements, loc)?;
                 Ok(Vec::new())
@@ -407,6 +457,7 @@ impl RunningTransaction {
             queues: queues.to_vec(),
             locks: Mutex::default(),
             stop,
+            interruption: Mutex::default(),
             log: Mutex::new(log),
             must_restart: AtomicBool::new(false),
             gate,
@@ -426,11 +477,12 @@ impl RunningTransaction {
     /// Begins an attempt with these step locks.
     pub(crate) fn attempt(&self, locks: YieldingLocks) {
         *self.0.locks.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(locks));
+        *self.0.interruption.lock().unwrap_or_else(PoisonError::into_inner) = Arc::default();
     }
 
-    /// Returns the queues for the engine.
+    /// Returns the queues for the engine, in the attempt that was begun last.
     pub(crate) fn queues(&self) -> Arc<dyn StepQueues> {
-        self.0.clone()
+        Arc::new(QueuesOfAttempt { transaction: self.0.clone(), interruption: self.0.interruption() })
     }
 
     /// Ends an attempt, whose variables are committed if it has succeeded.
