@@ -5,12 +5,15 @@
 //!
 //! Other benchmarks run on a GPU, too, as in
 //! `ANABRANCH_DEVICE=gpu cargo bench -p anabranch-benches --features gpu --bench training`.
+//!
+//! `compare/burn/` has some of these cases in burn, by the same names.
 
-use anabranch::nn::{Init, Lstm};
-use anabranch::optim::{Optimizer, Sgd};
+use anabranch::nn::{Init, Linear, Lstm};
+use anabranch::optim::{Adam, Optimizer, Sgd};
 use anabranch::prelude::*;
 use anabranch::runtime::ModelledTimes;
 use anabranch::{Array, GpuAdapter, Session, SimulatedDevice, gpu_adapters};
+use anabranch_benches::training::mlp_step;
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use std::time::Duration;
@@ -297,6 +300,38 @@ fn lstm_loss(cell: &Lstm, units: usize, xs: Tensor, n: Tensor<i32>) -> Tensor {
         total += (y * y).mean();
     }
     total
+}
+
+/// A training step of an MLP 784-256-256-10 by Adam, with a batch of 128 on the device.
+#[divan::bench(sample_count = 10, sample_size = 1)]
+fn training_of_an_mlp(bencher: Bencher<'_, '_>) {
+    let init = Init::new(1);
+    let layers = [[784, 256], [256, 256], [256, 10]].map(|[m, n]| Linear::new(&init, m, n));
+    let x = Var::untrained("x", init.normal([128, 784], 1.0));
+    let labels = Var::untrained("labels", (0..128).map(|i| i % 10).collect::<Vec<i32>>());
+    let adam = Adam::new(0.001);
+    trained(bencher, move || mlp_step(&layers, &adam, x.get(), labels.get()));
+}
+
+/// A training step of an LSTM of 64 units by SGD, with a batch of 64 sequences of 20 on the device.
+#[divan::bench(sample_count = 10, sample_size = 1)]
+fn training_of_an_lstm(bencher: Bencher<'_, '_>) {
+    const N: i32 = 20;
+    let init = Init::new(1);
+    let (cell, sgd) = (Lstm::new(&init, 64, 64), Sgd::new(0.01));
+    let xs = Var::untrained("xs", init.normal([N as usize, 64, 64], 1.0));
+    trained(bencher, move || {
+        let loss = lstm_loss(&cell, 64, xs.get(), scalar(N)) / N as f32;
+        sgd.minimize(loss, &cell);
+        loss
+    });
+}
+
+/// Times a training step, which returns the loss before it.
+fn trained(bencher: Bencher<'_, '_>, step: impl Fn() -> Tensor + 'static) {
+    let step = session().function(step).expect("a function");
+    step.call(()).expect("it runs");
+    bencher.bench_local(|| step.call(()).expect("it runs"));
 }
 
 /// Trains an LSTM with batches of 64 sequences of `n` iterations. Prints the memory that it needs,
