@@ -56,14 +56,14 @@ fn of_elements(name: &str, device: &Device, f: impl Fn(Tensor<2>) -> Tensor<2>) 
 /// Times the steps of a model by an optimizer: `loss` is a function of the model.
 macro_rules! training {
     ($model:expr, $optimizer:expr, $rate:expr, $loss:expr, $device:expr) => {{
-        let (mut held, mut optimizer) = (Some($model), $optimizer.init());
+        let (mut held, mut optimizer, device) = (Some($model), $optimizer.init(), $device.clone());
         move || {
             let model = held.take().expect("each step puts it back");
             let loss = $loss(&model);
             let gradients = GradientsParams::from_grads(loss.backward(), &model);
             held = Some(optimizer.step($rate, model, gradients));
             let _: f32 = loss.into_scalar();
-            $device.sync().expect("it runs");
+            device.sync().expect("it runs");
         }
     }};
 }
