@@ -94,12 +94,27 @@ fn a_stream_is_read_once_for_its_cache() {
 
 #[test]
 fn a_cache_takes_memory_for_the_elements_that_are_taken() {
-    let data = Dataset::range(0..100_000_000_000).cache();
-    assert_eq!(data.len(), Some(100_000_000_000));
-    assert_eq!(values(&data.take(3), 0), [0, 1, 2]);
-    let last = data.skip(99_999_999_998);
-    assert_eq!(values(&last, 0), [99_999_999_998, 99_999_999_999]);
-    assert_eq!(values(&last, 1), values(&last, 0));
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+    for n in [10_000, 100_000_000_000, i64::MAX] {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = calls.clone();
+        let data = Dataset::range(0..n).map(move |x| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            x
+        });
+        let data = data.cache();
+        assert_eq!(data.len(), Some(n as u64));
+        for epoch in 0..2 {
+            assert_eq!(values(&data.take(3), epoch), [0, 1, 2]);
+            let across_chunks = data.skip(5_118).take(4);
+            assert_eq!(values(&across_chunks, epoch), [5_118, 5_119, 5_120, 5_121]);
+            assert_eq!(values(&data.skip(n as u64 - 2), epoch), [n - 2, n - 1]);
+        }
+        assert_eq!(calls.load(Ordering::Relaxed), 9, "{n}");
+    }
 }
 
 #[test]

@@ -51,21 +51,6 @@ impl StopFlag {
     /// Sets the flag because the run has failed, and the rest of it should end. Unlike a reason to
     /// [stop](Self::stop), this is no wish of the caller: the run may [begin
     /// again](Self::begin_again).
-    ///
-    /// ```
-    /// use anabranch::dsl::interp::StopFlag;
-    /// use anabranch::ErrorKind;
-    ///
-    /// let flag = StopFlag::new();
-    /// flag.abandon();
-    /// assert!(flag.is_set());
-    /// flag.begin_again();
-    /// assert!(!flag.is_set());
-    /// flag.abandon();
-    /// flag.stop(ErrorKind::DeadlineExceeded);
-    /// flag.begin_again();
-    /// assert_eq!(flag.get(), Some(ErrorKind::DeadlineExceeded));
-    /// ```
     pub fn abandon(&self) {
         let _ = self.0.compare_exchange(0, ABANDONED, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -119,5 +104,25 @@ pub fn stopped(kind: ErrorKind, graph: &str, loops: impl IntoIterator<Item = Loc
     match kind {
         ErrorKind::DeadlineExceeded => error.help("no variable has changed; call again with a later deadline"),
         _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_abandoned_run_begins_again_unless_it_was_stopped() {
+        let flag = StopFlag::new();
+        flag.abandon();
+        assert_eq!(flag.get(), Some(ErrorKind::Cancelled));
+        flag.begin_again();
+        assert!(!flag.is_set());
+        flag.abandon();
+        flag.stop(ErrorKind::DeadlineExceeded);
+        flag.begin_again();
+        assert_eq!(flag.get(), Some(ErrorKind::DeadlineExceeded));
+        flag.abandon();
+        assert_eq!(flag.get(), Some(ErrorKind::DeadlineExceeded));
     }
 }

@@ -6,7 +6,8 @@ use crate::Dataset;
 use crate::position::SavedWords;
 use crate::stage::{Cursor, IndexCursor, IndexedStage, Stage};
 use anabranch_dsl::Result;
-use std::sync::{Arc, OnceLock};
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// The epoch of the elements that are kept.
 const EPOCH: u64 = 0;
@@ -25,23 +26,80 @@ enum Kept<T> {
 
 /// Places for elements that are known by their index. Memory is taken for those near an element
 /// that was put in its place.
-struct LazyPlaces<T> {
+enum LazyPlaces<T> {
+    Few(PlaceTable<T>),
+    Many(PlaceMap<T>),
+}
+
+/// Neighboring places.
+type Chunk<T> = [OnceLock<T>];
+
+/// Places with a table of all chunks.
+struct PlaceTable<T> {
     n: u64,
     /// Number of places of a chunk.
     chunk: u64,
-    chunks: Vec<OnceLock<Box<[OnceLock<T>]>>>,
+    chunks: Vec<OnceLock<Box<Chunk<T>>>>,
+}
+
+/// So many places that not even a table of their chunks is made in advance.
+struct PlaceMap<T> {
+    n: u64,
+    chunks: RwLock<HashMap<u64, Arc<Chunk<T>>>>,
+}
+
+/// Maximum number of places with a table, of some thousand chunks.
+const MAX_IN_TABLE: u64 = 1 << 24;
+
+/// Number of places of a chunk in a map.
+const MAPPED_CHUNK: u64 = 256;
+
+fn chunk_of<T, C: FromIterator<OnceLock<T>>>(n_places: u64) -> C {
+    (0..n_places).map(|_| OnceLock::new()).collect()
 }
 
 impl<T> LazyPlaces<T> {
     fn new(n: u64) -> LazyPlaces<T> {
+        if n > MAX_IN_TABLE {
+            return LazyPlaces::Many(PlaceMap { n, chunks: RwLock::default() });
+        }
         let chunk = n.isqrt().max(1024);
-        LazyPlaces { n, chunk, chunks: (0..n.div_ceil(chunk)).map(|_| OnceLock::new()).collect() }
+        let chunks = (0..n.div_ceil(chunk)).map(|_| OnceLock::new()).collect();
+        LazyPlaces::Few(PlaceTable { n, chunk, chunks })
     }
 
+    fn n(&self) -> u64 {
+        match self {
+            LazyPlaces::Few(table) => table.n,
+            LazyPlaces::Many(map) => map.n,
+        }
+    }
+
+    /// Calls `f` with a place.
+    fn with<R>(&self, index: u64, f: impl FnOnce(&OnceLock<T>) -> R) -> R {
+        match self {
+            LazyPlaces::Few(table) => f(table.get(index)),
+            LazyPlaces::Many(map) => f(&map.chunk(index / MAPPED_CHUNK)[(index % MAPPED_CHUNK) as usize]),
+        }
+    }
+}
+
+impl<T> PlaceTable<T> {
     fn get(&self, index: u64) -> &OnceLock<T> {
         let (chunk, place) = (index / self.chunk, index % self.chunk);
         let n = self.chunk.min(self.n - chunk * self.chunk);
-        &self.chunks[chunk as usize].get_or_init(|| (0..n).map(|_| OnceLock::new()).collect())[place as usize]
+        &self.chunks[chunk as usize].get_or_init(|| chunk_of(n))[place as usize]
+    }
+}
+
+impl<T> PlaceMap<T> {
+    fn chunk(&self, number: u64) -> Arc<Chunk<T>> {
+        let found = self.chunks.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned();
+        found.unwrap_or_else(|| {
+            let n = MAPPED_CHUNK.min(self.n - number * MAPPED_CHUNK);
+            let mut chunks = self.chunks.write().unwrap_or_else(PoisonError::into_inner);
+            chunks.entry(number).or_insert_with(|| chunk_of(n)).clone()
+        })
     }
 }
 
@@ -96,7 +154,7 @@ impl<T: Clone + Send + Sync + 'static> Stage<T> for CacheStage<T> {
 
     fn len(&self) -> Option<u64> {
         match &*self.kept {
-            Kept::Each(elements) => Some(elements.n),
+            Kept::Each(elements) => Some(elements.n()),
             Kept::All(elements) => elements.get().map(|kept| kept.elements.len() as u64).or(self.upstream.stage.len()),
         }
     }
@@ -117,22 +175,21 @@ impl<T: Clone + Send + Sync + 'static> Stage<T> for CacheStage<T> {
 impl<T: Clone + Send + Sync + 'static> IndexedStage<T> for CacheStage<T> {
     fn n(&self) -> u64 {
         match &*self.kept {
-            Kept::Each(elements) => elements.n,
+            Kept::Each(elements) => elements.n(),
             Kept::All(_) => 0,
         }
     }
 
     fn get(&self, _epoch: u64, index: u64) -> Result<T> {
         let Kept::Each(elements) = &*self.kept else { unreachable!("only such a cache has access by index") };
-        let place = elements.get(index);
-        match place.get() {
+        elements.with(index, |place| match place.get() {
             Some(element) => Ok(element.clone()),
             None => {
                 let element = self.upstream.at(EPOCH, index)?;
                 // Another thread may have been faster, with the same element.
                 Ok(place.get_or_init(|| element).clone())
             }
-        }
+        })
     }
 }
 

@@ -241,8 +241,8 @@ impl Driver {
         self.names[part.index()].map_or_else(|| "a device".to_owned(), |name| name.to_string())
     }
 
-    /// Begins a step, which changes no outside state. `stop` cancels the step, and a step that fails
-    /// [abandons](StopFlag::abandon) with it what it has begun. `is_timed` says whether the step
+    /// Begins a step, which changes no outside state. `stop` cancels the step, and with it a step
+    /// that fails [abandons](StopFlag::abandon) what it has begun. `is_timed` says whether the step
     /// records a timeline.
     ///
     /// `begin` begins the step in the other processes, if there are any.
