@@ -570,19 +570,21 @@ mod tests {
 
     /// Returns a plan that updates one variable in place and assigns another one.
     fn two_variables() -> Plan {
-        plan(
-            "graph @f(%x: f32[4, 4]) -> () {
-                var @v: f32[4, 4]
-                var @w: f32[4, 4]
-                %v = read @v
-                %w = read @w
-                %a = add %v, %x
-                %b = matmul %w, %x
-                assign @v, %a
-                assign @w, %b
-                return
-            }",
-        )
+        let text = "graph @f(%x: f32[4, 4]) -> () {
+            var @v: f32[4, 4]
+            var @w: f32[4, 4]
+            %v = read @v
+            %w = read @w
+            %a = add %v, %x
+            %b = matmul %w, %x
+            assign @v, %a
+            assign @w, %b
+            return
+        }";
+        let graph = Graph::parse(text, "f.ir").expect("the text is right");
+        let plan = lower(&graph, LowerOptions::default()).expect("the graph has a plan");
+        assert_eq!([plan.updates.len(), plan.assigns.len()], [1, 1], "{plan}");
+        plan
     }
 
     #[test]
