@@ -305,10 +305,10 @@ fn branches_that_the_host_can_decide_wait_for_nothing() -> Outcome {
     // A branch with a list is not recorded ahead of its predicate.
     #[graph]
     fn alternating(x: Tensor) -> (Tensor, Tensor) {
-        let (mut y, mut written) = (x + iota::<f32>(17) * 0.046875, List::unstack(zeros([20])));
+        let (mut y, mut written) = (x + iota::<f32>(17) * 0.046875, List::new(()));
         for i in range(0..20) {
             if i % 3 == 1 {
-                written.write(i, y.sum());
+                written.push(y.sum());
             } else {
                 y += 1.0 / (i + 1).cast::<f32>();
             }

@@ -34,6 +34,11 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 /// Work for the thread of a device.
 type Job = Box<dyn FnOnce(Rc<CommandRecorder>) -> Task + Send>;
 
+/// The bytes of the stack of the thread of a device. A run of a program polls a future in another
+/// for each of the up to 128 constructs around an operation, which take 100 KB each in a program
+/// that is not optimized.
+const THREAD_STACK: usize = 32 << 20;
+
 /// How long the thread of a device waits for it before it looks for other jobs: at first, and at
 /// most, with twice the time after each look.
 const WAIT_SLICES: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(1)];
@@ -145,7 +150,7 @@ impl GpuQueue {
         adapter.counters().devices.lock().expect("no thread panics with the devices").push(Arc::downgrade(&shared));
         let (jobs, received) = mpsc::channel();
         let of_thread = shared.clone();
-        let thread = std::thread::Builder::new().name(name.to_string());
+        let thread = std::thread::Builder::new().name(name.to_string()).stack_size(THREAD_STACK);
         let started = thread.spawn(move || {
             Rc::new(CommandRecorder::new(of_thread.clone(), queue)).run(&received);
             of_thread.shaders.save();
