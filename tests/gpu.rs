@@ -452,6 +452,19 @@ fn a_tensor_that_nothing_else_uses_is_updated_in_place() -> Outcome {
 }
 
 #[test]
+fn threads_compute_several_of_many_elements() -> Outcome {
+    let Some(adapter) = adapter() else { return Ok(()) };
+    let (there, here) = (Session::builder().gpu(&adapter).device("/gpu:0").build()?, Session::new()?);
+    let model = |x: Tensor, b: Tensor| ((x * 2.0 + b.reshape([1, 7])).relu(), x.transpose(0, 1) - 1.0, x.less(0.25));
+    let [f, expected] = [there.function(model)?, here.function(model)?];
+    for rows in [9362, 9363, 10_000] {
+        let (x, b) = (Array::new([rows, 7], numbers(rows * 7)), Array::new([7], numbers(7)));
+        assert_eq!(f.call((&x, &b))?, expected.call((&x, &b))?, "{rows}");
+    }
+    Ok(())
+}
+
+#[test]
 fn long_rows_are_reduced_by_many_workgroups() -> Outcome {
     let Some(adapter) = adapter() else { return Ok(()) };
     let (there, here) = (Session::builder().gpu(&adapter).device("/gpu:0").build()?, Session::new()?);

@@ -40,6 +40,13 @@ use std::fmt::{self, Display, Write};
 /// The threads of a workgroup of the flat template, and the most of a workgroup of the other one.
 const THREADS: [usize; 2] = [64, 256];
 
+/// The number of elements from which on a workgroup computes [`OF_WORKGROUP`] of them. To begin a
+/// workgroup takes as long as to compute some elements, above all on a CPU.
+const MANY_ELEMENTS: usize = 1 << 16;
+
+/// The elements of a workgroup if there are many.
+const OF_WORKGROUP: usize = 2048;
+
 /// The number of workgroups along one axis that every device supports.
 ///
 /// Workgroups are numbered along the first axis, which has this extent if there is more than one
@@ -376,16 +383,23 @@ impl<'a> ShaderPrinter<'a> {
         Ok(ShaderPrinter { graph, kernel, bindings, reduced, levels, functions, can_fail, body, indentation: 1 })
     }
 
-    /// Prints one thread for each element.
+    /// Prints one thread for each element, or for a few of them if there are many.
     fn flat(mut self) -> Result<KernelShader, NotPrinted> {
         let all = AxisSet::first(self.kernel.axes.len());
         let n = self.extent(all);
         if n == 0 {
             return Err(NotPrinted::NoElements);
         }
-        let threads = THREADS[0];
-        self.line(format_args!("let i = (group.x + group.y * {MAX_WORKGROUPS}u) * {threads}u + thread;"));
-        self.line(format_args!("if i >= {n}u {{ return; }}"));
+        let (threads, at_once) = if n < MANY_ELEMENTS { (THREADS[0], THREADS[0]) } else { (THREADS[1], OF_WORKGROUP) };
+        if at_once == threads {
+            self.line(format_args!("let i = (group.x + group.y * {MAX_WORKGROUPS}u) * {threads}u + thread;"));
+            self.line(format_args!("if i >= {n}u {{ return; }}"));
+        } else {
+            self.line(format_args!("let first = (group.x + group.y * {MAX_WORKGROUPS}u) * {at_once}u;"));
+            self.line(format_args!("let end = min(first + {at_once}u, {n}u);"));
+            self.line(format_args!("for (var i = first + thread; i < end; i += {threads}u) {{"));
+            self.indentation += 1;
+        }
         self.unravel("i", all);
         for i in self.inputs_of(0..self.kernel.stages.len()) {
             self.load(i);
@@ -396,7 +410,11 @@ impl<'a> ShaderPrinter<'a> {
         for o in 0..self.kernel.outputs.len() {
             self.store(o, all, None);
         }
-        self.finish(n.div_ceil(threads), threads)
+        if at_once > threads {
+            self.indentation -= 1;
+            self.line(format_args!("}}"));
+        }
+        self.finish(n.div_ceil(at_once), threads)
     }
 
     /// Prints functions of the elements of a product.
