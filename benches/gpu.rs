@@ -6,7 +6,7 @@
 //! Other benchmarks run on a GPU, too, as in
 //! `ANABRANCH_DEVICE=gpu cargo bench -p anabranch-benches --features gpu --bench training`.
 //!
-//! `compare/burn/` has some of these cases in burn, by the same names.
+//! `compare/with_burn_on_gpus/` has some of these cases in burn, by the same names.
 
 use anabranch::nn::{Init, Linear, Lstm};
 use anabranch::optim::{Adam, Optimizer, Sgd};

@@ -4,7 +4,7 @@
 //! Run both in turn, in the root of the repository. Names, or parts of names, select cases.
 //!
 //! ```sh
-//! cargo run --release --locked --manifest-path benches/compare/burn/Cargo.toml \
+//! cargo run --release --locked --manifest-path benches/compare/with_burn_on_gpus/Cargo.toml \
 //!     --target-dir target/peers/build
 //! cargo bench -p anabranch-benches --features gpu --bench gpu -- \
 //!     elementwise softmax layer_norm product_ training_of
