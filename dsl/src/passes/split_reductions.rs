@@ -24,7 +24,9 @@ pub fn split_reductions(graph: &Graph) -> Option<Graph> {
     graph.visit_nodes(graph.root(), &mut |node| {
         let data = graph.node(node);
         let yields = data.regions.iter().flat_map(|&region| &graph.region(region).yields);
-        data.operands.iter().chain(yields).for_each(|v| n_users[v.index()] += 1);
+        // A square reads its operand twice.
+        let operands = data.operands.iter().enumerate().filter(|&(i, v)| !data.operands[..i].contains(v));
+        operands.map(|(_, v)| v).chain(yields).for_each(|v| n_users[v.index()] += 1);
     });
     graph.outputs().iter().for_each(|v| n_users[v.index()] += 1);
     let mut splitter = Splitter { builder: GraphBuilder::new(graph.clone()), n_users };
@@ -91,7 +93,7 @@ struct RowParts<'a> {
 
 struct Splitter {
     builder: GraphBuilder,
-    /// The number of places that read each value of the graph.
+    /// The number of nodes and regions that read each value of the graph.
     n_users: Vec<usize>,
 }
 
