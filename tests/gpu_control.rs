@@ -299,28 +299,3 @@ fn explanations_show_shaders_loops_and_memory() -> Outcome {
     assert!(error.to_string().contains("in `"), "{error}");
     Ok(())
 }
-
-#[test]
-fn branches_that_the_host_can_decide_wait_for_nothing() -> Outcome {
-    // A branch with a list is not recorded ahead of its predicate.
-    #[graph]
-    fn alternating(x: Tensor) -> (Tensor, Tensor) {
-        let (mut y, mut written) = (x + iota::<f32>(17) * 0.046875, List::new(()));
-        for i in range(0..20) {
-            if i % 3 == 1 {
-                written.push(y.sum());
-            } else {
-                y += 1.0 / (i + 1).cast::<f32>();
-            }
-        }
-        (y, written.stack())
-    }
-    let Some(adapter) = adapter() else { return Ok(()) };
-    let f = Session::builder().gpu(&adapter).device("/gpu:0").build()?.function(alternating)?;
-    let expected = Session::new()?.function(alternating)?.call(1.0)?;
-    let found = f.call(1.0)?;
-    assert_near(&found.0, &expected.0);
-    assert_near(&found.1, &expected.1);
-    assert!(adapter.readbacks() <= 2, "{} values are read back", adapter.readbacks());
-    Ok(())
-}

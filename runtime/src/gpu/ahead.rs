@@ -621,11 +621,6 @@ impl<'a> ProgramRun<'a> {
         if predicate.known().is_some() { Err(not_ahead()) } else { Ok(predicate) }
     }
 
-    /// Returns whether a condition is recorded whose value the host is not to know.
-    pub(super) fn is_in_unknown_predicate(&self) -> bool {
-        self.rows.depth > 0
-    }
-
     /// Waits for the outcome of a chunk.
     async fn outcome(&self, progress: CheckedReadback, n_recorded: usize, is_cut: bool) -> Result<ChunkOutcome> {
         let progress = self.end_download(progress).await?;

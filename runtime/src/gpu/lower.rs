@@ -14,7 +14,7 @@ use super::shader_loop::{Assumption, ParallelLoopProgram, ScalarLoop};
 use crate::device::CompileOptions;
 use anabranch_dsl::fusion::{
     AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, KernelStage, LoopShader, MAX_WORKGROUPS, NodeRole,
-    ParallelLoopShader, RowLimits, StageSource, StageWork,
+    ParallelLoopShader, RowLimits, StageSource,
 };
 use anabranch_dsl::fusion::{node_to_wgsl, row_axes, viewed};
 use anabranch_dsl::ir::dependence::LoopVarRole;
@@ -22,7 +22,7 @@ use anabranch_dsl::ir::{Graph, Node, NodeData, Op, Region, StackOp, Value};
 use anabranch_dsl::ops::attributes::{Along, AlongOrKept, Conv, IndexRange, MeanPool, Pool, RunningSum, SliceTarget};
 use anabranch_dsl::ops::{Effects, EvalCx, OpClass, Prim, prim};
 use anabranch_dsl::passes;
-use anabranch_dsl::{DType, Diagnostic, ErrorKind, Result, TensorType};
+use anabranch_dsl::{Diagnostic, ErrorKind, Result, TensorType};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -306,7 +306,6 @@ impl GpuLowering<'_> {
             n_operations: 1,
             checked,
             check,
-            of_numbers: None,
             #[cfg(feature = "testing")]
             product: None,
         }));
@@ -443,23 +442,10 @@ impl GpuLowering<'_> {
             let shader = kernel.to_wgsl(self.graph).map_err(|reason| self.no_shader(data, &reason))?;
             self.shader(open, shader, kernel.outputs.len())?;
         }
-        let of_numbers = self.computes_numbers(kernel).then(|| Box::new(kernel.clone()));
         if let Some(GpuOp::Dispatch(dispatch)) = open.ops.last_mut() {
             dispatch.n_operations = kernel.stages.len();
-            dispatch.of_numbers = of_numbers.filter(|_| dispatch.checked.is_none());
         }
         Ok(())
-    }
-
-    /// Returns whether a kernel computes truths and whole numbers from single numbers, as predicates
-    /// and indices are.
-    fn computes_numbers(&self, kernel: &FusedKernel) -> bool {
-        let is_exact = |v: Value| matches!(self.ty(v).dtype, DType::Bool | DType::I32 | DType::U32);
-        let decides = (0..kernel.outputs.len()).map(|o| kernel.output(self.graph, o));
-        let is_map = kernel.stages.iter().all(|stage| matches!(stage.work, StageWork::Map));
-        is_map
-            && decides.into_iter().all(|v| is_exact(v) && self.size(v) == 1)
-            && kernel.inputs.iter().all(|input| self.size(input.value) == 1)
     }
 
     fn primitive(&mut self, open: &mut OpenRegion, node: Node, data: &NodeData, op: Prim) -> Result<()> {

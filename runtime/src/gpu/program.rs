@@ -9,7 +9,6 @@ use super::run::{ProgramRun, RunAttempt};
 use super::shader::CompiledShader;
 use super::shader_loop::{Assumption, ParallelLoopProgram, Refuted, ScalarLoop};
 use crate::device::CompileOptions;
-use anabranch_dsl::fusion::FusedKernel;
 use anabranch_dsl::interp::RunContext;
 use anabranch_dsl::ir::{Graph, Node, StackOp, Value};
 use anabranch_dsl::passes::CountedLoop;
@@ -107,9 +106,6 @@ pub(super) struct Dispatch {
     pub(super) checked: Option<Node>,
     /// The error that the shader may report.
     pub(super) check: Option<ShaderCheck>,
-    /// The kernel, if it computes single numbers that may decide what is recorded. The host computes
-    /// them if it knows those that they come from.
-    pub(super) of_numbers: Option<Box<FusedKernel>>,
     /// The matmul or convolution that it computes, if it does.
     #[cfg(feature = "testing")]
     pub(super) product: Option<Node>,

@@ -12,7 +12,6 @@ use super::program::{CondProgram, Dispatch, GpuOp, LoopProgram, RegionProgram, S
 use super::queue::{CommandRecorder, Readback, Workgroups};
 use super::shader::CompiledShader;
 use super::shader_loop::{Assumption, Refuted, advanced};
-use anabranch_dsl::fusion::{FusedKernel, run_kernel};
 use anabranch_dsl::interp::{self, RunContext, assertion_failed, empty_stack, not_finite, stacks_differ, stopped};
 use anabranch_dsl::ir::{Graph, Node, Op, StackOp, Value};
 use anabranch_dsl::ops::EvalCx;
@@ -274,11 +273,6 @@ impl<'a> ProgramRun<'a> {
                 #[cfg(feature = "testing")]
                 dispatch.product.into_iter().for_each(|node| self.trace_product(node));
                 let Dispatch { shader, inputs, outputs, workgroups, parameters, checked, check, .. } = dispatch;
-                if let Some(kernel) = &dispatch.of_numbers
-                    && self.compute_on_host(kernel, outputs)?
-                {
-                    return Ok(());
-                }
                 let mut tensors: Vec<Arc<GpuTensor>> = inputs.iter().map(|&v| self.tensor(v)).collect();
                 for &output in outputs {
                     tensors.push(match &self.values[output.index()] {
@@ -368,30 +362,6 @@ impl<'a> ProgramRun<'a> {
             }
         }
         Ok(())
-    }
-
-    /// Computes a kernel on the host if that knows all numbers that it reads, and decides what is
-    /// recorded. Returns whether it does.
-    fn compute_on_host(&mut self, kernel: &FusedKernel, outputs: &[Value]) -> Result<bool> {
-        if self.guard.is_some() || self.is_in_unknown_predicate() {
-            return Ok(false);
-        }
-        let inputs: Vec<(Value, Arc<GpuTensor>)> =
-            kernel.inputs.iter().map(|input| (input.value, self.tensor(input.value))).collect();
-        if inputs.iter().any(|(_, tensor)| tensor.known().is_none()) {
-            return Ok(false);
-        }
-        let number = |v: Value| {
-            let (_, tensor) = inputs.iter().find(|(input, _)| *input == v).expect("the kernel reads its inputs");
-            tensor.known().expect("all are known")
-        };
-        // An error is found by the shader, after those of earlier ones.
-        let Ok(numbers) = run_kernel(self.graph, kernel, &number) else { return Ok(false) };
-        for (&output, number) in outputs.iter().zip(numbers) {
-            let tensor = self.recorder.upload(&number)?;
-            self.set(output, GpuValue::Tensor(tensor));
-        }
-        Ok(true)
     }
 
     /// Runs a shader, under the current guard if there is one.
