@@ -85,7 +85,7 @@ impl SplitReduction {
 }
 
 /// The values of which a reduction is split.
-struct RowParts<'a> {
+struct ReshapedValues<'a> {
     extents: &'a [usize],
     /// Values with these extents, by the value with its own.
     done: FxHashMap<Value, Value>,
@@ -109,7 +109,7 @@ impl Splitter {
             };
             let Op::Prim(op, _) = data.op else { panic!("a reduction is an operation") };
             self.builder.at(InsertPoint::End(region), data.origin());
-            let mut parts = RowParts { extents: &split.extents, done: FxHashMap::default() };
+            let mut parts = ReshapedValues { extents: &split.extents, done: FxHashMap::default() };
             let x = self.with_extents(data.operands[0], &mut parts, data.origin(), MAX_DEPTH);
             self.builder.at(InsertPoint::End(region), data.origin());
             let over = |axis: usize| Op::Prim(op, Reduced { axes: vec![axis], keepdim: false }.into());
@@ -127,11 +127,11 @@ impl Splitter {
 
     /// Returns the elements of a value with other extents. What computes them elementwise, for
     /// nothing else, computes them so, up to a depth. `origin` is that of the node that reads them.
-    fn with_extents(&mut self, v: Value, parts: &mut RowParts<'_>, origin: Origin, depth: usize) -> Value {
+    fn with_extents(&mut self, v: Value, parts: &mut ReshapedValues<'_>, origin: Origin, depth: usize) -> Value {
         if let Some(&known) = parts.done.get(&v) {
             return known;
         }
-        let shaped = |parts: &RowParts<'_>| Shaped { shape: parts.extents.into() }.into();
+        let shaped = |parts: &ReshapedValues<'_>| Shaped { shape: parts.extents.into() }.into();
         let has_one_user = self.n_users.get(v.index()) == Some(&1);
         let producer = self.builder.producer(v).filter(|_| has_one_user && depth > 0);
         let data = producer.map(|node| self.builder.node(node).clone());

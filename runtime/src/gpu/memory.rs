@@ -285,8 +285,8 @@ impl FreeBuffers {
         Some(buffer)
     }
 
-    /// Adds a buffer that a tensor had. Drops others if they are more than a step needs that is like
-    /// the ones before, with some for other sizes.
+    /// Adds a buffer that a tensor had. Drops others if they are more than the next step needs, if
+    /// it is like the ones before, with some for other sizes.
     fn add(&mut self, buffer: wgpu::Buffer) {
         self.most_in_use = self.most_in_use.max(self.n_allocated - self.n_bytes);
         if self.n_bytes + buffer.size() > KEPT_BYTES.max(2 * self.most_in_use) {
