@@ -296,7 +296,8 @@ impl SessionBuilder {
     /// ```
     #[cfg(feature = "gpu")]
     pub fn gpu(mut self, adapter: &crate::gpu::GpuAdapter) -> SessionBuilder {
-        // A matrix over all iterations of a loop is one tensor, and cannot move to the host in parts.
+        // A matrix over all iterations of a loop is one tensor, which cannot move to the host in
+        // parts.
         let part = adapter.memory_budget().map_or(u64::MAX, |budget| budget / HOISTED_PART);
         let max_bytes = usize::try_from(part.min(adapter.max_tensor_bytes())).unwrap_or(usize::MAX);
         self.run.max_hoisted_bytes = self.run.max_hoisted_bytes.min(max_bytes);
