@@ -387,6 +387,12 @@ fn what_follows_a_product_is_in_its_shader() -> Outcome {
         let text = f.explain(Arguments::of::<(Tensor, Tensor, Tensor)>((&x, &w, &b)).signature())?;
         assert_eq!(n_shaders(&text), 1, "{text}");
     }
+    // Without fusion each operation has one of its own.
+    let apart = Session::builder().gpu(&adapter).device("/gpu:0").fusion(false).build()?.function(dense)?;
+    let [x, w, b] = [&[2, 3][..], &[3, 4], &[4]].map(|shape| Array::new(shape, numbers(shape.iter().product())));
+    assert_near(&apart.call((&x, &w, &b))?, &expected.call((&x, &w, &b))?);
+    let text = apart.explain(Arguments::of::<(Tensor, Tensor, Tensor)>((&x, &w, &b)).signature())?;
+    assert!(n_shaders(&text) >= 4, "{text}");
     // A comparison has elements of another type.
     let is_large = |x: Tensor| x.matmul(x).greater(x.transpose(0, 1));
     let x = Array::new([40, 40], numbers(1600));

@@ -3,7 +3,7 @@
 
 use anabranch_dsl::prelude::*;
 use anabranch_dsl::random::Key;
-use anabranch_dsl::{Diagnostic, Result, gradients, trace};
+use anabranch_dsl::{Diagnostic, Result, bf16, gradients, trace};
 
 type T64 = Tensor<f64>;
 
@@ -170,6 +170,22 @@ fn matmul_takes_vectors_and_broadcasts_batches() -> Result<()> {
         let batches = tensor([[[1.0], [2.0], [3.0]], [[0.5], [-1.0], [4.0]]]);
         x.reshape([2, 3]).matmul(batches).square().sum()
     });
+    Ok(())
+}
+
+#[test]
+fn halves_are_kept_with_their_probability_and_mean() -> Result<()> {
+    let (rare, kept) = eval(|| {
+        let [a, b] = Key::new(3).split(2)[..] else { unreachable!("two keys") };
+        let rare: T64 = a.bernoulli(bf16::from_f32(0.001), [50_000]).cast();
+        (rare.mean(), full([64], bf16::from_f32(1.8)).dropout(0.1, b))
+    })?;
+    // The numbers of `bf16` are multiples of 1/256.
+    assert!((0.0003..0.0017).contains(&rare.item()), "{}", rare.item());
+    // The factor 1 / 0.9 would be 1.109375 in 16 bits.
+    let expected = [0.0, f32::from(bf16::from_f32(1.8)) / 0.9].map(bf16::from_f32);
+    assert!(kept.as_slice().iter().all(|x| expected.contains(x)) && kept.as_slice().contains(&expected[1]), "{kept:?}");
+    assert_ne!(expected[1], bf16::from_f32(1.8) * bf16::from_f32(1.0 / 0.9));
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use super::*;
 use crate::ir::{CallKind, GradientInput};
 use crate::ops::Effects;
 
-/// What computes the region of a checkpoint twice.
+/// The begin of the error of a checkpoint whose region cannot be computed twice.
 pub(crate) const OF_CHECKPOINT: &str = "`checkpoint` computes its values";
 
 impl<'g> Sweep<'g> {

@@ -22,9 +22,9 @@
 use super::access::{through_views, varies_along};
 use super::{
     AxisSet, Coord, FusedKernel, Fusion, KernelId, KernelInput, KernelStage, NodeRole, RowLimits, StageSource,
-    StageWork, Users, row_axes, rows, users,
+    StageWork, row_axes, rows,
 };
-use crate::ir::{Graph, Node, NodeData, Op, Region, Value};
+use crate::ir::{Graph, Node, NodeData, Op, Region, Users, Value, users};
 use crate::ops::{OpClass, Prim, attributes, prim};
 use crate::{DType, TensorType};
 use rustc_hash::FxHashMap;

@@ -57,7 +57,6 @@ mod print;
 mod rows;
 mod run;
 mod scalar_loop;
-mod users;
 mod verify;
 mod wgsl;
 
@@ -69,7 +68,6 @@ pub use print::KernelText;
 pub use rows::{RowLimits, RowPart, row_axes};
 pub use run::run_kernel;
 pub use scalar_loop::{LOOP_STATES, LoopShader, MAX_LOOP_STEPS};
-pub use users::{Users, users};
 pub use wgsl::{KernelShader, MAX_WORKGROUPS, NotPrinted, ProductText, functions_to_wgsl, node_to_wgsl, stage_to_wgsl};
 
 use crate::ir::{Graph, Node, Value};

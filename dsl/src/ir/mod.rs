@@ -39,6 +39,7 @@ mod parse;
 mod print;
 mod queue;
 mod regions;
+mod users;
 pub mod verify;
 #[cfg(feature = "wire")]
 #[doc(hidden)]
@@ -59,4 +60,5 @@ pub(crate) use open::MAX_OPEN;
 pub use print::GraphText;
 pub use queue::{QueueDecl, QueueOp};
 pub use regions::{CallNode, Capture, CondNode, GradientInput, LoopVar, ParamSource, Runs, WhileNode};
+pub use users::{Users, users};
 pub use verify::verify;

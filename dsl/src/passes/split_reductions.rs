@@ -2,7 +2,7 @@
 
 use super::{Dce, Pass};
 use crate::Graph;
-use crate::ir::{GraphBuilder, InsertPoint, NodeData, Op, Origin, Region, Value};
+use crate::ir::{GraphBuilder, InsertPoint, NodeData, Op, Origin, Region, Users, Value, users};
 use crate::ops::attributes::{Reduced, Shaped};
 use crate::ops::{Effects, OpClass, Prim, prim};
 use rustc_hash::FxHashMap;
@@ -20,16 +20,7 @@ pub fn split_reductions(graph: &Graph) -> Option<Graph> {
     if !is_found {
         return None;
     }
-    let mut n_users = vec![0; graph.n_values()];
-    graph.visit_nodes(graph.root(), &mut |node| {
-        let data = graph.node(node);
-        let yields = data.regions.iter().flat_map(|&region| &graph.region(region).yields);
-        // A square reads its operand twice.
-        let operands = data.operands.iter().enumerate().filter(|&(i, v)| !data.operands[..i].contains(v));
-        operands.map(|(_, v)| v).chain(yields).for_each(|v| n_users[v.index()] += 1);
-    });
-    graph.outputs().iter().for_each(|v| n_users[v.index()] += 1);
-    let mut splitter = Splitter { builder: GraphBuilder::new(graph.clone()), n_users };
+    let mut splitter = Splitter { builder: GraphBuilder::new(graph.clone()), users: users(graph) };
     splitter.region(graph.root());
     let mut split = splitter.builder.into_graph();
     Dce.run(&mut split);
@@ -93,8 +84,8 @@ struct ReshapedValues<'a> {
 
 struct Splitter {
     builder: GraphBuilder,
-    /// The number of nodes and regions that read each value of the graph.
-    n_users: Vec<usize>,
+    /// The users of each value of the graph.
+    users: Vec<Users>,
 }
 
 impl Splitter {
@@ -132,7 +123,7 @@ impl Splitter {
             return known;
         }
         let shaped = |parts: &ReshapedValues<'_>| Shaped { shape: parts.extents.into() }.into();
-        let has_one_user = self.n_users.get(v.index()) == Some(&1);
+        let has_one_user = matches!(self.users.get(v.index()), Some(Users::Only(_)));
         let producer = self.builder.producer(v).filter(|_| has_one_user && depth > 0);
         let data = producer.map(|node| self.builder.node(node).clone());
         let (op, operands, origin) = match data.as_ref().map(|data| (data, &data.op)) {
@@ -189,7 +180,7 @@ mod tests {
             ("%x: i32[128, 256, 3]", "i32[3]", "%y = sum %x {axes=[0, 1], keepdim=false}"),
             ("%x: i32[2, 9216, 3]", "i32[2, 3]", "%y = min %x {axes=[1], keepdim=false}"),
             ("%x: bool[10000]", "bool[]", "%y = all %x {axes=[0], keepdim=false}"),
-            // What is computed for the reduction alone is computed in the parts.
+            // Operations for the reduction alone are computed in the parts.
             (
                 "%x: f32[200, 100], %c: f32[]",
                 "f32[]",

@@ -236,6 +236,14 @@ impl fmt::Debug for GpuAdapter {
     }
 }
 
+/// Returns the first adapter, if this machine has one, as it must with `ANABRANCH_GPU`.
+#[cfg(test)]
+pub(super) fn adapter_for_test() -> Option<GpuAdapter> {
+    let adapter = gpu_adapters().into_iter().next();
+    assert!(adapter.is_some() || std::env::var_os("ANABRANCH_GPU").is_none(), "this machine has no adapter");
+    adapter
+}
+
 /// Returns the adapters of this machine, GPUs before drivers that compute on the CPU.
 pub fn gpu_adapters() -> Vec<GpuAdapter> {
     let mut description = wgpu::InstanceDescriptor::new_without_display_handle();

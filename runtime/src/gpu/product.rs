@@ -203,7 +203,7 @@ mod tests {
     use super::super::handwritten::PLAIN_PRODUCT;
     use super::super::queue::{GpuQueue, Workgroups};
     use super::*;
-    use crate::gpu::gpu_adapters;
+    use crate::gpu::adapter::adapter_for_test;
     use anabranch_dsl::TensorType;
     use anabranch_dsl::device::{DeviceKind, DeviceName};
     use anabranch_dsl::{DType, HostTensor};
@@ -237,10 +237,7 @@ mod tests {
 
     #[test]
     fn all_kernels_compute_products_of_any_sizes_and_layouts() {
-        let Some(adapter) = gpu_adapters().into_iter().next() else {
-            assert!(std::env::var_os("ANABRANCH_GPU").is_none(), "this machine has no adapter");
-            return;
-        };
+        let Some(adapter) = adapter_for_test() else { return };
         let queue = GpuQueue::open(DeviceName::local(DeviceKind::Gpu, 0), &adapter).unwrap_or_else(|e| panic!("{e}"));
         // Batches, rows, columns and depths, at the edges of tiles and less.
         let sizes = [

@@ -190,7 +190,7 @@ impl CommandRecorder {
 mod tests {
     use super::super::queue::GpuQueue;
     use super::*;
-    use crate::gpu_adapters;
+    use crate::gpu::adapter::adapter_for_test;
     use anabranch_dsl::device::{DeviceKind, DeviceName};
     use anabranch_dsl::{DType, HostTensor, TensorType};
 
@@ -200,10 +200,7 @@ mod tests {
 
     #[test]
     fn elements_move_ahead_of_need_and_come_back_ahead_of_use() {
-        let Some(adapter) = gpu_adapters().into_iter().next() else {
-            assert!(std::env::var_os("ANABRANCH_GPU").is_none(), "this machine has no adapter");
-            return;
-        };
+        let Some(adapter) = adapter_for_test() else { return };
         let adapter = adapter.with_memory_budget(16 * BYTES);
         let queue = GpuQueue::open(DeviceName::local(DeviceKind::Gpu, 0), &adapter).unwrap_or_else(|e| panic!("{e}"));
         let [moved, back] = [0, 1].map(|i| {

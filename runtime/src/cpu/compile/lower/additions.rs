@@ -9,8 +9,7 @@
 use super::{Kernel, Lower};
 use crate::cpu::compile::{Base, Instr, Out, SourceOp, TensorOperand, View};
 use crate::cpu::kernels::index::IndexPattern;
-use anabranch_dsl::fusion::{Users, users};
-use anabranch_dsl::ir::{Attrs, Graph, Node, Op, Value};
+use anabranch_dsl::ir::{Attrs, Graph, Node, Op, Users, Value, users};
 use anabranch_dsl::ops::attributes::Along;
 use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::{Loc, Result};

@@ -1,6 +1,6 @@
 //! The users of each value.
 
-use crate::ir::{Graph, Node};
+use super::{Graph, Node};
 
 /// The users of a value. A region that yields the value counts as a user, but not as a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
