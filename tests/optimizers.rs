@@ -392,8 +392,11 @@ fn wrong_arguments_of_optimizers_are_errors_at_their_line() {
     let groups = ParamGroups::new(Adam::new(0.1).lazy()).decay(|_, _| true, 0.1);
     error(&|| groups.minimize(w.get(), &w), "a lazy optimizer with weight decay in a parameter group", ".decay(");
     let lazy = Adam::new(0.1).lazy();
-    let groups = ParamGroups::new(lazy.momentum_at(0.9)).decay(|_, _| true, 0.1);
-    error(&|| groups.minimize(w.get(), &w), "a lazy optimizer with weight decay in a parameter group", ".decay(");
+    let decayed = || {
+        let groups = ParamGroups::new(lazy.momentum_at(0.9)).decay(|_, _| true, 0.1);
+        groups.minimize(w.get(), &w);
+    };
+    error(&decayed, "a lazy optimizer with weight decay in a parameter group", ".decay(");
     error(&|| _ = Lbfgs::new(0), "an optimization by 0 evaluations of the loss", "Lbfgs::new(0)");
 }
 

@@ -517,8 +517,7 @@ mod tests {
             "%z, %n = while (%z = %y, %n = %i | %m = %i) : (f32[4], i32[]) cond { %c = lt %n, %m yield %c }
              body { %w = add %z, %z yield %w, %m }"
         ));
-        let stack =
-            |op| format!("%e = stack_new : stack<f32[4]> %p = stack_push %e, %y %q = {op} %r, %z = stack_pop %q");
+        let stack = |op| format!("%e = stack_new : stack<f32[4]> %p = push %e, %y %q = {op} %r, %z = pop %q");
         assert!(!is_brief(&stack("stack_add %p, %p")), "a stack has any depth");
         assert!(!is_brief("print stdout \"{}\", %i %z = add %y, %y"), "who prints may wait");
         assert!(!is_brief("%t = byte_len %s %z = add %y, %y"), "strings have any length");
