@@ -74,18 +74,20 @@ fn loop_that_counts(bencher: Bencher<'_, '_>) {
     bencher.counter(ItemsCount::new(TRIPS as usize)).bench_local(|| f.call((&x, TRIPS)).expect("it runs"));
 }
 
+/// A loop whose trip count depends on data.
+#[graph]
+fn grow_until(x: Tensor, limit: Tensor) -> Tensor {
+    let mut y = x;
+    while y.sum() < limit {
+        y += 1.0;
+    }
+    y
+}
+
 /// Runs a loop whose trip count depends on data, once for each of some trip counts.
 fn of_trips(bencher: Bencher<'_, '_>, adapter: &GpuAdapter, trips: &[i32]) {
-    #[graph]
-    fn grow(x: Tensor, limit: Tensor) -> Tensor {
-        let mut y = x;
-        while y.sum() < limit {
-            y += 1.0;
-        }
-        y
-    }
     let session = Session::builder().gpu(adapter).device("/gpu:0").build().expect("a session");
-    let f = session.function(grow).expect("a function");
+    let f = session.function(grow_until).expect("a function");
     let x = ones([1000]);
     bencher.counter(ItemsCount::new(trips.iter().sum::<i32>() as usize)).bench_local(|| {
         for n in trips {
@@ -103,13 +105,66 @@ fn loop_driven_by_the_host(bencher: Bencher<'_, '_>) {
 /// The same loop, recorded ahead of its condition.
 #[divan::bench]
 fn loop_recorded_ahead(bencher: Bencher<'_, '_>) {
+    of_trips(bencher, &adapter().without_workgroup_loops(), &[TRIPS]);
+}
+
+/// The same loop in one workgroup.
+#[divan::bench]
+fn loop_of_a_workgroup(bencher: Bencher<'_, '_>) {
     of_trips(bencher, &adapter(), &[TRIPS]);
 }
 
 /// Calls of one trip after calls of 64, so that 63 recorded iterations do nothing, and calls of 64.
 #[divan::bench(args = [1, 64])]
 fn loop_of_64_trips_and_then_of(bencher: Bencher<'_, '_>, n: i32) {
-    of_trips(bencher, &adapter(), &[64, n]);
+    of_trips(bencher, &adapter().without_workgroup_loops(), &[64, n]);
+}
+
+/// Prints what an iteration recorded ahead of its condition takes: one that runs, and one that does
+/// nothing because the loop has ended before.
+#[divan::bench(sample_count = 1, sample_size = 1)]
+fn live_and_dead_iterations(bencher: Bencher<'_, '_>) {
+    const LONG: i32 = 64;
+    let adapter = adapter().without_workgroup_loops();
+    let session = Session::builder().gpu(&adapter).device("/gpu:0").build().expect("a session");
+    let f = session.function(grow_until).expect("a function");
+    let x = ones([1000]);
+    let call = |n: i32| {
+        let begun = Instant::now();
+        f.call((&x, 1000.0 * (n + 1) as f32 - 1.0)).expect("it runs");
+        begun.elapsed().as_secs_f64() * 1e6
+    };
+    // As many iterations are recorded as the call before had, and one more.
+    let after = |before: i32, n: i32| {
+        let mut times: Vec<f64> = (0..31).map(|_| (call(before), call(n)).1).collect();
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    };
+    let (short, vain, long) = (after(1, 1), after(LONG, 1), after(LONG, LONG));
+    // Chunks have at most 64 iterations: 63 of them do nothing, or one.
+    let dead = (vain - short) / f64::from(LONG - 2);
+    let live = (long - short) / f64::from(LONG - 1);
+    println!("an iteration that runs: {live:.1} us, one that does nothing: {dead:.1} us");
+    bencher.bench_local(|| call(1));
+}
+
+/// A recurrent cell of 64 units over a sequence of 1,000 rows: one workgroup runs the loop, or its
+/// shaders are recorded one by one.
+#[divan::bench(args = [true, false])]
+fn recurrent_cell(bencher: Bencher<'_, '_>, is_one_workgroup: bool) {
+    #[graph]
+    fn recur(x: Tensor, w: Tensor) -> Tensor {
+        let mut h = x.row(0);
+        for t in range(0..TRIPS) {
+            h = (h.matmul(w) + x.row(t)).tanh();
+        }
+        h
+    }
+    let adapter = if is_one_workgroup { adapter() } else { adapter().without_workgroup_loops() };
+    let session = Session::builder().gpu(&adapter).device("/gpu:0").build().expect("a session");
+    let (x, w) = (Var::new("x", ones([TRIPS as usize, 64])), Var::new("w", ones([64, 64])));
+    let f = session.function(move || recur(x.get(), w.get() * 0.01)).expect("a function");
+    bencher.counter(ItemsCount::new(TRIPS as usize)).bench_local(|| f.call(()).expect("it runs"));
 }
 
 /// A branch of some shaders that is not taken. With none of them, the other arm is all there is.
@@ -267,6 +322,22 @@ fn of_elements(bencher: Bencher<'_, '_>, n_tensors: usize, f: impl Fn(Tensor) ->
 #[divan::bench(sample_count = 10, sample_size = 1)]
 fn elementwise(bencher: Bencher<'_, '_>) {
     of_elements(bencher, 2, |x| x * 0.5 + 0.5);
+}
+
+/// Multiplications and additions of elements, 30 of each, counted as operations: about the peak of
+/// the device for `f32`.
+#[divan::bench(sample_count = 10, sample_size = 1)]
+fn multiplications_and_additions(bencher: Bencher<'_, '_>) {
+    let session = session();
+    let x = Var::new("x", ones([2048, 2048]));
+    let (a, b) = (Var::new("a", ones([1])), Var::new("b", ones([1])));
+    let chain = move || {
+        let (a, b) = (a.get() * 0.5, b.get() * 0.5);
+        x.set((0..30).fold(x.get(), |x, _| x * a + b));
+    };
+    let f = session.function(chain).expect("a function");
+    f.call(()).expect("it runs");
+    bencher.counter(ItemsCount::new(2 * 30 * 2048 * 2048)).bench_local(|| f.call(()).expect("it runs"));
 }
 
 #[divan::bench(sample_count = 10, sample_size = 1)]

@@ -1,5 +1,5 @@
-//! Branches and loops of GPUs whose predicates depend on data: recorded ahead of these, driven by
-//! the host, and on a CPU.
+//! Branches and loops of GPUs whose predicates depend on data: in one workgroup where that is
+//! possible, recorded ahead of predicates, driven by the host, and on a CPU.
 
 use super::support::gpus::{adapter, assert_near, numbers};
 use anabranch::dsl::function::Arguments;
@@ -193,29 +193,33 @@ mod data_dependent {
 
 type DataDependent = fn(Tensor, Tensor, Tensor) -> (Tensor, Tensor);
 
-/// Calls a function on a GPU that runs ahead of predicates, on one whose host decides them, and on
-/// a CPU, and compares results and errors. Returns how often the first two read values back, and
-/// the errors.
+/// Calls a function on a GPU that runs ahead of predicates, on one whose host decides them, on one
+/// whose workgroups run loops, and on a CPU, and compares results and errors. Returns how often the
+/// first two read values back, and the errors.
 fn compare_predicates(
     name: &str,
     f: DataDependent,
     arguments: &[(f32, f32, f32)],
 ) -> anabranch::Result<Option<([u64; 2], Vec<String>)>> {
-    let Some(adapter) = adapter() else { return Ok(None) };
+    let Some(adapter) = adapter().map(GpuAdapter::without_workgroup_loops) else { return Ok(None) };
     let of_host = gpu_adapters().remove(0).with_predicates_on_host();
     let on_gpu = |adapter| Session::builder().gpu(adapter).device("/gpu:0").build()?.function(f);
     let (ahead, driven, here) = (on_gpu(&adapter)?, on_gpu(&of_host)?, Session::new()?.function(f)?);
+    let in_workgroups = on_gpu(&gpu_adapters().remove(0))?;
     let mut errors = Vec::new();
     for &arguments in arguments {
         match [ahead.call(arguments), driven.call(arguments), here.call(arguments)] {
             [Ok(ahead), Ok(driven), Ok(here)] => {
                 assert_eq!(ahead, driven, "{name} {arguments:?}");
+                assert_eq!(in_workgroups.call(arguments)?, driven, "{name} {arguments:?}");
                 assert_near(&ahead.0, &here.0);
                 assert_near(&ahead.1, &here.1);
             }
             [Err(ahead), Err(driven), Err(here)] => {
                 assert_eq!(ahead.message, driven.message, "{name} {arguments:?}");
                 assert_eq!(ahead.message, here.message, "{name} {arguments:?}");
+                let in_workgroup = in_workgroups.call(arguments).expect_err("the other devices fail");
+                assert_eq!(in_workgroup.message, here.message, "{name} {arguments:?}");
                 errors.push(ahead.message);
             }
             other => panic!("{name} {arguments:?}: {other:?}"),
@@ -275,7 +279,7 @@ fn explanations_show_shaders_loops_and_memory() -> Outcome {
         let session = Session::builder().gpu(adapter).device("/gpu:0").build()?;
         session.function(f)?.explain(Arguments::of::<(Tensor, Tensor, Tensor)>((1.0, 1.0, 1.0)).signature())
     };
-    let text = explained(&adapter, data_dependent::many_kinds_in_a_loop)?;
+    let text = explained(&adapter.clone().without_workgroup_loops(), data_dependent::many_kinds_in_a_loop)?;
     let how = [
         "while at tests/gpu_control.rs",
         ": its iterations are recorded ahead of their predicates",

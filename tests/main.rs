@@ -27,6 +27,7 @@ mod gpu_halves;
 mod gpu_memory;
 mod gpu_operations;
 mod gpu_parallel;
+mod gpu_workgroups;
 mod gradients;
 mod halves;
 mod hidden_mutation;

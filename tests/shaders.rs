@@ -5,7 +5,7 @@ use anabranch::DType;
 use anabranch::dsl::equality::same_number;
 use anabranch::dsl::fusion::{
     self, AxisSet, Coord, FuseEverything, FusedKernel, Fusion, FusionTarget, KernelInput, KernelShader, KernelStage,
-    LOOP_STATES, LoopShader, MAX_LOOP_STEPS, NotPrinted, ParallelLoopShader, StageSource, StageWork,
+    LOOP_STATES, LoopShader, MAX_LOOP_STEPS, NotPrinted, ParallelLoopShader, StageSource, StageWork, WorkgroupLoops,
 };
 use anabranch::dsl::ir::{Node, Value};
 use anabranch::dsl::ops::{self, Combiner, prim};
@@ -46,6 +46,19 @@ fn validate(shader: &str) {
     validator.validate(&module).unwrap_or_else(|e| panic!("{}\n{shader}", e.emit_to_string(shader)));
 }
 
+/// A function of another crate with the negation of a negative constant.
+struct LessByTwo;
+
+impl UnaryFunction for LessByTwo {
+    const NAME: &'static str = "shaders.less_by_two";
+    const GRAD: Grad = Grad::Missing("no test asks for it");
+
+    #[inline(always)]
+    fn eval<R: Real>(x: R) -> R {
+        x + -x.number(-2.0) - x.number(4.0)
+    }
+}
+
 /// A function of another crate.
 struct Softsign;
 
@@ -65,6 +78,9 @@ fn the_function_of_another_crate_is_printed() {
     let shader = op.scalar_form(DType::F32).expect("it is defined for f32").to_wgsl("softsign", "none");
     let body = shader.expect("WGSL has f32");
     assert!(body.starts_with("fn softsign(x: f32) -> f32 {") && body.contains("abs(x)"), "{body}");
+    let op = anabranch::extend::register_unary::<LessByTwo>().expect("the first of its name");
+    let shader = op.scalar_form(DType::F32).expect("it is defined for f32").to_wgsl("less", "none");
+    validate(&format!("{PRELUDE}\n{}", shader.expect("WGSL has f32")));
 }
 
 #[test]
@@ -263,6 +279,51 @@ fn shaders_of_parallel_loops_are_those_of_the_golden_files() {
     };
     assert_eq!(of("parallel_loops", "rows", 8), Err(NotPrinted::Buffers(9)));
     assert_eq!(of("loops", "collatz", 9), Err(NotPrinted::DependentIterations));
+}
+
+#[test]
+fn shaders_of_workgroups_are_those_of_the_golden_files() {
+    for (path, graph) in golden_graphs("workgroup_loops") {
+        let shader = |graph: &Graph| WorkgroupLoops::new(graph, MAX_LOOP_STEPS).shader(graph, loop_of(graph));
+        let printed = shader(&graph).unwrap_or_else(|why| panic!("{why}"));
+        validate(&printed.code);
+        check_golden(&path.with_extension("wgsl"), &printed.code);
+        // Many times as many elements are too many.
+        let source = fs::read_to_string(&path).expect("it was read before");
+        let large = [("24", "576"), (", 20]", ", 4800]"), ("=20", "=4800"), ("=10", "=2400")];
+        let large = large.iter().fold(source, |text, (from, to)| text.replace(from, to));
+        let large = Graph::parse(&large, "large.ir").unwrap_or_else(|e| panic!("{}", e[0]));
+        assert_eq!(shader(&large), Err(NotPrinted::TooMuchWork), "{}", path.display());
+    }
+}
+
+/// Checks the shaders of all loops over small tensors. Returns how many there are.
+fn check_workgroup_loops(graph: &Graph) -> usize {
+    let loops = WorkgroupLoops::new(graph, MAX_LOOP_STEPS);
+    let mut n = 0;
+    graph.visit_nodes(graph.root(), &mut |node| {
+        if graph.as_while(node).is_some()
+            && let Ok(shader) = loops.shader(graph, node)
+        {
+            validate(&shader.code);
+            n += 1;
+        }
+    });
+    n
+}
+
+#[test]
+fn loops_of_the_corpus_have_shaders_for_workgroups() {
+    let narrow = |graph: Graph| {
+        let text = graph.to_string().replace("f64", "f32").replace("i64", "i32");
+        Graph::parse(&text, "narrow.ir").ok()
+    };
+    let graphs = corpus::cases()
+        .into_iter()
+        .filter_map(|case| case.graph().ok())
+        .chain(anabranch_benches::ALL.iter().flat_map(|(_, programs)| *programs).map(|(_, program)| program().graph()));
+    let n: usize = graphs.filter_map(narrow).map(|graph| check_workgroup_loops(&graph)).sum();
+    assert!(n >= 10, "{n} loops have shaders");
 }
 
 #[test]

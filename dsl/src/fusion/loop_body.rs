@@ -11,7 +11,7 @@
 //! where the iteration fails: if an integer is divided by zero, an index is out of bounds or an
 //! assertion does not hold. The iteration then runs in another way, which finds the error.
 
-use super::wgsl::{NotPrinted, ShaderFunctions, is_nonzero, is_quotient};
+use super::wgsl::{NotPrinted, ShaderFunctions, index_end, is_nonzero, is_quotient};
 use crate::ir::{Graph, ListOp, Node, NodeData, Op, Region, StackOp, Value};
 use crate::ops::attributes::{Along, DynamicSlice, IndexRange, Slice};
 use crate::ops::{OpClass, Prim, ScalarForm, function_dtype, prim};
@@ -579,10 +579,7 @@ impl<'a> BodyPrinter<'a> {
                 Some(BodyValue::Tensor(tensor))
             }
             (prim::CHECK_INDEX, BodyValue::Number(number)) => {
-                let IndexRange { extent, size, .. } = IndexRange::of(attrs);
-                // No index is in range if the part is larger than the axis.
-                let end = (extent + 1).saturating_sub(size);
-                self.dtype(first)?;
+                let end = index_end(IndexRange::of(attrs), self.dtype(first)?)?;
                 self.stuck_if(format_args!("u32({number}) >= {end}u"));
                 Some(BodyValue::Number(number))
             }

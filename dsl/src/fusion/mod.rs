@@ -59,6 +59,7 @@ mod run;
 mod scalar_loop;
 mod verify;
 mod wgsl;
+mod workgroup_loop;
 
 pub use crate::ops::Coord;
 pub use access::{view_map, viewed};
@@ -68,7 +69,10 @@ pub use print::KernelText;
 pub use rows::{RowLimits, RowPart, row_axes};
 pub use run::run_kernel;
 pub use scalar_loop::{LOOP_STATES, LoopShader, MAX_LOOP_STEPS};
-pub use wgsl::{KernelShader, MAX_WORKGROUPS, NotPrinted, ProductText, functions_to_wgsl, node_to_wgsl, stage_to_wgsl};
+pub use wgsl::{
+    KernelShader, MAX_WORKGROUPS, NotPrinted, ProductText, functions_to_wgsl, index_end, node_to_wgsl, stage_to_wgsl,
+};
+pub use workgroup_loop::WorkgroupLoops;
 
 use crate::ir::{Graph, Node, Value};
 use crate::ops::Combiner;

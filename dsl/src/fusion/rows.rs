@@ -338,9 +338,8 @@ impl RowFinder<'_> {
     fn node_member(&self, node: Node, data: &NodeData) -> Option<PartKernel> {
         let Op::Prim(op, attrs) = &data.op else { return None };
         let is_row = match op.class {
-            OpClass::Reduce(_) => true,
-            // A user's operation on rows may have other operands and attributes.
-            OpClass::Rowwise(_) => !op.is_registered(),
+            // A user's operation may have other operands and attributes.
+            OpClass::Reduce(_) | OpClass::Rowwise(_) => !op.is_registered(),
             _ => false,
         };
         if !is_row || !data.operands.iter().chain(&data.results).all(|&v| self.fits(v)) {

@@ -18,8 +18,10 @@
 
 use super::loop_body::{BodyPrinter, BodyValue, array_of, captured, number_of_word, word_of_number};
 use super::wgsl::{MAX_BUFFERS, NotPrinted};
+use crate::HostTensor;
 use crate::ir::{Graph, Node};
 use crate::scalars::wgsl::type_name;
+use std::ops::Range;
 
 /// The number of steps after which a run ends. Some drivers that compute on a CPU end the loops of
 /// a thread after 65,535 iterations together, whatever their conditions are.
@@ -28,14 +30,20 @@ pub const MAX_LOOP_STEPS: u32 = 1 << 15;
 /// The states of a loop after a run: its condition is false, it goes on, or it is stuck.
 pub const LOOP_STATES: [u32; 3] = [1, 0, 2];
 
-/// A loop over scalars as a shader with the entry point `main`, for one workgroup; see the module.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A loop as a shader with the entry point `main`, for one workgroup.
+#[derive(Clone, Debug, PartialEq)]
 pub struct LoopShader {
     /// The text.
     pub code: String,
     /// The tensors and lists that the shader reads in memory, by their index in the operands of the
     /// node.
     pub in_memory: Vec<usize>,
+    /// For each operand of the node its words in the last binding, if it has some there.
+    pub operands: Vec<Option<Range<usize>>>,
+    /// Constants, with their first words.
+    pub constants: Vec<(usize, HostTensor)>,
+    /// The number of words that have initial values: the first ones.
+    pub n_initial: usize,
     /// The number of words of the last binding.
     pub n_words: usize,
 }
@@ -86,7 +94,9 @@ impl LoopShader {
         }
         declarations += &format!("@group(0) @binding({binding}) var<storage, read_write> words: array<u32>;\n");
         let code = printer.finish(&declarations, "@compute @workgroup_size(1)\nfn main()");
-        Ok(LoopShader { code, in_memory, n_words: data.operands.len() + 1 })
+        let n_words = data.operands.len() + 1;
+        let operands = (1..n_words).map(|word| Some(word..word + 1)).collect();
+        Ok(LoopShader { code, in_memory, operands, constants: Vec::new(), n_initial: n_words, n_words })
     }
 }
 

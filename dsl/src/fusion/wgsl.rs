@@ -12,6 +12,9 @@
 //! fixed order in workgroup memory. Then all threads have the result. Stages that read it run in a
 //! second loop over the row, which computes earlier stages again instead of storing them.
 //!
+//! A kernel inside of a loop that one workgroup runs (`workgroup_loop.rs`) has the same templates,
+//! whose threads take all elements in turns, or compute several rows at once.
+//!
 //! A kernel with a product has no template here: shaders for products are written by hand, and call
 //! functions that read elements of the operands, and that compute an element of the result from
 //! that of the product, the *epilogue* ([`ProductText`]).
@@ -31,14 +34,16 @@
 use super::access::{varies_along, viewed};
 use super::{AxisSet, Coord, FusedKernel, KernelInput, KernelStage, StageSource, StageWork};
 use crate::ir::{Graph, Node, Op, Value};
+use crate::ops::attributes::IndexRange;
 use crate::ops::{Combiner, OpClass, Prim, ScalarForm, function_dtype, prim};
 use crate::scalars::wgsl::{ENABLE_HALVES, PRELUDE, half_to_wgsl, type_name};
 use crate::{Buffer, DType};
+use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write};
 
 /// The threads of a workgroup of the flat template, and the most of a workgroup of the other one.
-const THREADS: [usize; 2] = [64, 256];
+pub(super) const THREADS: [usize; 2] = [64, 256];
 
 /// The number of elements from which on a workgroup computes [`OF_WORKGROUP`] of them. To begin a
 /// workgroup takes as long as to compute some elements, above all on a CPU.
@@ -131,6 +136,63 @@ pub struct ProductText {
     pub bindings: Vec<Value>,
 }
 
+/// The tensors of a shader that has them in one array of words, and some in bindings of their own.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TensorPlaces(FxHashMap<Value, TensorPlace>);
+
+/// The place of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TensorPlace {
+    /// The array of words, from this one on.
+    Words(usize),
+    /// The binding with this number.
+    Binding(usize),
+}
+
+impl TensorPlace {
+    /// Returns an element as an expression of its type, or of `u32` for a `bool`.
+    pub(super) fn element(self, index: &str, dtype: DType) -> String {
+        match (self, dtype) {
+            (TensorPlace::Binding(i), _) => format!("m{i}[{index}]"),
+            (TensorPlace::Words(_), DType::F32 | DType::I32) => format!("bitcast<{dtype}>({})", self.word(index)),
+            (TensorPlace::Words(_), _) => self.word(index),
+        }
+    }
+
+    /// Returns the word of an element.
+    pub(super) fn word(self, index: &str) -> String {
+        match self {
+            TensorPlace::Words(0) => format!("words[{index}]"),
+            TensorPlace::Words(first) => format!("words[{first}u + {index}]"),
+            TensorPlace::Binding(i) => panic!("binding {i} is not an array of words"),
+        }
+    }
+}
+
+impl TensorPlaces {
+    /// Returns the places of the tensors of a kernel, if only its text matters.
+    pub(super) fn of_kernel(graph: &Graph, kernel: &FusedKernel) -> TensorPlaces {
+        let outputs = (0..kernel.outputs.len()).map(|o| kernel.output(graph, o));
+        let values = kernel.inputs.iter().map(|input| input.value).chain(outputs);
+        TensorPlaces(values.map(|value| (value, TensorPlace::Words(0))).collect())
+    }
+
+    pub(super) fn insert(&mut self, value: Value, place: TensorPlace) {
+        self.0.insert(value, place);
+    }
+
+    pub(super) fn get(&self, value: Value) -> Option<TensorPlace> {
+        self.0.get(&value).copied()
+    }
+}
+
+/// A kernel as lines of a shader whose workgroup runs several kernels.
+pub(super) struct LinesOfKernel {
+    pub(super) lines: String,
+    /// The iterations of loops of a thread.
+    pub(super) n_steps: usize,
+}
+
 /// The reason why a kernel is not printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NotPrinted {
@@ -154,6 +216,10 @@ pub enum NotPrinted {
     SeveralElements,
     /// The iterations of a loop depend on each other.
     DependentIterations,
+    /// A workgroup keeps no stacks and lists.
+    NoTensor,
+    /// An iteration is too much for one workgroup.
+    TooMuchWork,
 }
 
 impl Display for NotPrinted {
@@ -169,6 +235,8 @@ impl Display for NotPrinted {
             NotPrinted::NoElements => write!(f, "it has no elements"),
             NotPrinted::SeveralElements => write!(f, "it does not work on numbers alone"),
             NotPrinted::DependentIterations => write!(f, "its iterations depend on each other"),
+            NotPrinted::NoTensor => write!(f, "it works on a stack or list"),
+            NotPrinted::TooMuchWork => write!(f, "it is too much for one workgroup"),
         }
     }
 }
@@ -184,11 +252,28 @@ impl FusedKernel {
         if let Some(product) = self.product() {
             return Err(NotPrinted::Product(op_of(graph, product)));
         }
-        let printer = ShaderPrinter::new(graph, self)?;
-        match printer.reduced.is_empty() && printer.levels.iter().all(|&level| level == 0) {
-            true => printer.flat(),
-            false => printer.rows(),
-        }
+        let printer = ShaderPrinter::new(graph, self, None)?;
+        if printer.has_rows() { printer.rows() } else { printer.flat() }
+    }
+
+    /// Returns the kernel as lines of a shader that has its tensors at some places. The operands of
+    /// a matmul are read by element, and its depth is the last axis.
+    ///
+    /// # Errors
+    /// Returns the reason if no template fits or if WGSL lacks a type.
+    pub(super) fn to_lines(
+        &self,
+        graph: &Graph,
+        places: &TensorPlaces,
+        functions: &mut ShaderFunctions,
+        indentation: usize,
+    ) -> Result<LinesOfKernel, NotPrinted> {
+        let mut printer = ShaderPrinter::new(graph, self, Some(places))?;
+        printer.indentation = indentation;
+        std::mem::swap(&mut printer.functions, functions);
+        let printed = if printer.has_rows() { printer.print_rows() } else { printer.print_flat() };
+        std::mem::swap(&mut printer.functions, functions);
+        printed.map(|_| LinesOfKernel { lines: printer.body, n_steps: printer.n_steps })
     }
 
     /// Returns how the elements of the operands of the kernel's product are read, and what is
@@ -201,7 +286,7 @@ impl FusedKernel {
     /// # Panics
     /// Panics if the kernel has no product.
     pub fn product_to_wgsl(&self, graph: &Graph) -> Result<ProductText, NotPrinted> {
-        ShaderPrinter::new(graph, self)?.product()
+        ShaderPrinter::new(graph, self, None)?.product()
     }
 }
 
@@ -214,6 +299,14 @@ impl FusedKernel {
 /// # Panics
 /// Panics if the node is another operation, or if a shape is not known.
 pub fn node_to_wgsl(graph: &Graph, node: Node) -> Result<KernelShader, NotPrinted> {
+    ShaderPrinter::new(graph, &kernel_of_node(graph, node), None)?.flat()
+}
+
+/// Returns the kernel of a view, which copies it, or of random numbers.
+///
+/// # Panics
+/// Panics if the node is another operation, or if a shape is not known.
+pub(super) fn kernel_of_node(graph: &Graph, node: Node) -> FusedKernel {
     let data = graph.node(node);
     let Op::Prim(op, _) = data.op else { panic!("{node} is a primitive operation") };
     let axes = graph.ty(data.results[0]).element().shape.known().expect("the shape is known");
@@ -231,8 +324,7 @@ pub fn node_to_wgsl(graph: &Graph, node: Node) -> Result<KernelShader, NotPrinte
     };
     let sources = (0..inputs.len()).map(StageSource::Input).collect();
     let stage = KernelStage { node, work, sources, along };
-    let kernel = FusedKernel { axes, inputs, stages: vec![stage], outputs: vec![0] };
-    ShaderPrinter::new(graph, &kernel)?.flat()
+    FusedKernel { axes, inputs, stages: vec![stage], outputs: vec![0] }
 }
 
 /// Returns shader functions for elementwise operations on `f32`, each named for its operation as in
@@ -281,6 +373,20 @@ pub fn stage_to_wgsl(op: Prim, operand: DType, result: DType) -> Result<(), NotP
     }
 }
 
+/// Returns the number that the indices of a `check_index` must be less than, as words without a
+/// sign, given its attributes and their type.
+///
+/// # Errors
+/// Returns a reason if no word is that number.
+pub fn index_end(IndexRange { extent, size, .. }: IndexRange, dtype: DType) -> Result<u32, NotPrinted> {
+    // No index is in range if the part is larger than the axis.
+    let end = (extent + 1).saturating_sub(size);
+    match dtype {
+        DType::I32 => Ok(u32::try_from(end).map_or(1 << 31, |end| end.min(1 << 31))),
+        _ => u32::try_from(end).map_err(|_| NotPrinted::TooLarge),
+    }
+}
+
 /// The functions that a shader calls.
 #[derive(Default)]
 pub(super) struct ShaderFunctions {
@@ -321,6 +427,50 @@ impl ShaderFunctions {
         }
         Ok(name)
     }
+
+    /// Returns the name of the function that combines a value of each thread of a workgroup.
+    fn tree(&mut self, combine: &str, ty: &str, threads: usize) -> String {
+        let name = format!("tree_{combine}");
+        self.add_tree(&format!("{name}(thread: u32, x: {ty})"), [combine, ty], threads, ["thread", "0"], threads)
+    }
+
+    /// Returns the name of the function that combines a value of each thread of a row, whose
+    /// workgroup computes several rows at once.
+    pub(super) fn tree_in_workgroup(&mut self, combine: &str, ty: &str, lanes: usize) -> String {
+        let head = format!("tree{lanes}_{combine}(thread: u32, lane: u32, x: {ty})");
+        self.add_tree(&head, [combine, ty], THREADS[1], ["lane", "thread - lane"], lanes)
+    }
+
+    fn add_tree(
+        &mut self,
+        head: &str,
+        [combine, ty]: [&str; 2],
+        threads: usize,
+        [lane, first]: [&str; 2],
+        lanes: usize,
+    ) -> String {
+        let partial = format!("partial_{ty}");
+        self.texts.insert(partial.clone(), format!("var<workgroup> {partial}: array<{ty}, {threads}>;\n"));
+        let text = format!(
+            "\
+fn {head} -> {ty} {{
+    {partial}[thread] = x;
+    for (var half = {}u; half > 0u; half >>= 1u) {{
+        workgroupBarrier();
+        if {lane} < half {{ {partial}[thread] = {combine}({partial}[thread], {partial}[thread + half]); }}
+    }}
+    workgroupBarrier();
+    let result = {partial}[{first}];
+    workgroupBarrier();
+    return result;
+}}
+",
+            lanes / 2
+        );
+        let name = head.split('(').next().expect("a function has a name").to_owned();
+        self.texts.insert(name.clone(), text);
+        name
+    }
 }
 
 /// The state of printing one kernel.
@@ -329,6 +479,8 @@ struct ShaderPrinter<'a> {
     kernel: &'a FusedKernel,
     /// The tensors of the bindings. Inputs with the same tensor share one.
     bindings: Vec<Value>,
+    /// The places of the tensors, unless they have bindings.
+    places: Option<&'a TensorPlaces>,
     /// The axes that reductions reduce.
     reduced: AxisSet,
     /// For each stage the number of reductions, one after another, that its value depends on.
@@ -338,16 +490,30 @@ struct ShaderPrinter<'a> {
     /// The lines of the entry point.
     body: String,
     indentation: usize,
+    /// The iterations of loops of a thread.
+    n_steps: usize,
 }
 
 impl<'a> ShaderPrinter<'a> {
-    fn new(graph: &'a Graph, kernel: &'a FusedKernel) -> Result<ShaderPrinter<'a>, NotPrinted> {
+    fn new(
+        graph: &'a Graph,
+        kernel: &'a FusedKernel,
+        places: Option<&'a TensorPlaces>,
+    ) -> Result<ShaderPrinter<'a>, NotPrinted> {
         let mut reduced = None;
         let mut levels: Vec<usize> = Vec::new();
         for stage in &kernel.stages {
             let level = |source: &StageSource| if let StageSource::Stage(i) = source { levels[*i] } else { 0 };
             let level = stage.sources.iter().map(level).max().unwrap_or(0);
             levels.push(match stage.work {
+                StageWork::Product if places.is_some() => {
+                    let depth = kernel.axes.len() - 1;
+                    if op_of(graph, stage) != prim::MATMUL {
+                        return Err(NotPrinted::Product(op_of(graph, stage)));
+                    }
+                    reduced = Some([depth].into_iter().collect());
+                    1
+                }
                 StageWork::Product => 0,
                 StageWork::Rowwise { .. } => {
                     let dtype = graph.ty(graph.node(stage.node).results[0]).element().dtype;
@@ -370,7 +536,7 @@ impl<'a> ShaderPrinter<'a> {
             }
         }
         bindings.extend((0..kernel.outputs.len()).map(|o| kernel.output(graph, o)));
-        if bindings.len() > MAX_BUFFERS {
+        if places.is_none() && bindings.len() > MAX_BUFFERS {
             return Err(NotPrinted::Buffers(bindings.len()));
         }
         let sizes = bindings.iter().map(|&v| graph.ty(v).element().shape.size().expect("the shapes are known"));
@@ -378,20 +544,50 @@ impl<'a> ShaderPrinter<'a> {
         if sizes.chain([size.unwrap_or(usize::MAX)]).any(|n| i32::try_from(n).is_err()) {
             return Err(NotPrinted::TooLarge);
         }
-        let (functions, can_fail, body) = (ShaderFunctions::default(), false, String::new());
         let reduced = reduced.unwrap_or_default();
-        Ok(ShaderPrinter { graph, kernel, bindings, reduced, levels, functions, can_fail, body, indentation: 1 })
+        Ok(ShaderPrinter {
+            graph,
+            kernel,
+            bindings,
+            places,
+            reduced,
+            levels,
+            functions: ShaderFunctions::default(),
+            can_fail: false,
+            body: String::new(),
+            indentation: 1,
+            n_steps: 0,
+        })
     }
 
-    /// Prints one thread for each element, or for a few of them if there are many.
+    /// Returns whether the template of rows fits.
+    fn has_rows(&self) -> bool {
+        !self.reduced.is_empty() || self.levels.iter().any(|&level| level > 0)
+    }
+
     fn flat(mut self) -> Result<KernelShader, NotPrinted> {
+        let [n_groups, threads] = self.print_flat()?;
+        self.finish(n_groups, threads)
+    }
+
+    /// Prints one thread for each element, or for a few of them if there are many. Returns the
+    /// number of workgroups, and of threads of each.
+    fn print_flat(&mut self) -> Result<[usize; 2], NotPrinted> {
         let all = AxisSet::first(self.kernel.axes.len());
         let n = self.extent(all);
         if n == 0 {
             return Err(NotPrinted::NoElements);
         }
-        let (threads, at_once) = if n < MANY_ELEMENTS { (THREADS[0], THREADS[0]) } else { (THREADS[1], OF_WORKGROUP) };
-        if at_once == threads {
+        let (threads, at_once) = match self.places {
+            Some(_) => (THREADS[1], n.max(THREADS[1] + 1)),
+            None if n < MANY_ELEMENTS => (THREADS[0], THREADS[0]),
+            None => (THREADS[1], OF_WORKGROUP),
+        };
+        if self.places.is_some() {
+            self.line(format_args!("for (var i = thread; i < {n}u; i += {threads}u) {{"));
+            self.indentation += 1;
+            self.n_steps = n.div_ceil(threads);
+        } else if at_once == threads {
             self.line(format_args!("let i = (group.x + group.y * {MAX_WORKGROUPS}u) * {threads}u + thread;"));
             self.line(format_args!("if i >= {n}u {{ return; }}"));
         } else {
@@ -414,7 +610,7 @@ impl<'a> ShaderPrinter<'a> {
             self.indentation -= 1;
             self.line(format_args!("}}"));
         }
-        self.finish(n.div_ceil(at_once), threads)
+        Ok([n.div_ceil(at_once), threads])
     }
 
     /// Prints functions of the elements of a product.
@@ -448,16 +644,35 @@ impl<'a> ShaderPrinter<'a> {
         Ok(ProductText { code, bindings: self.bindings })
     }
 
-    /// Prints one workgroup for each row.
     fn rows(mut self) -> Result<KernelShader, NotPrinted> {
+        let [n_groups, threads] = self.print_rows()?;
+        self.finish(n_groups, threads)
+    }
+
+    /// Prints one workgroup for each row, or a workgroup for all of them. Returns the number of
+    /// workgroups, and the threads of a row.
+    fn print_rows(&mut self) -> Result<[usize; 2], NotPrinted> {
         let kept = AxisSet::first(self.kernel.axes.len()).without(self.reduced);
         let (n_rows, n) = (self.extent(kept), self.extent(self.reduced));
         if n_rows == 0 {
             return Err(NotPrinted::NoElements);
         }
-        let threads = n.next_power_of_two().clamp(1, THREADS[1]);
-        self.line(format_args!("let row = group.x + group.y * {MAX_WORKGROUPS}u;"));
-        self.line(format_args!("if row >= {n_rows}u {{ return; }}"));
+        let mut threads = n.next_power_of_two().clamp(1, THREADS[1]);
+        if self.places.is_some() && self.kernel.product().is_some() {
+            // Few threads add for long, and wait for each other less.
+            threads = threads.min((THREADS[1] / n_rows.min(THREADS[1]).next_power_of_two()).max(1));
+        }
+        let at_once = THREADS[1] / threads;
+        if self.places.is_some() {
+            self.line(format_args!("for (var first = 0u; first < {n_rows}u; first += {at_once}u) {{"));
+            self.indentation += 1;
+            self.line(format_args!("let lane = thread % {threads}u;"));
+            self.line(format_args!("let is_row = first + thread / {threads}u < {n_rows}u;"));
+            self.line(format_args!("let row = min(first + thread / {threads}u, {}u);", n_rows - 1));
+        } else {
+            self.line(format_args!("let row = group.x + group.y * {MAX_WORKGROUPS}u;"));
+            self.line(format_args!("if row >= {n_rows}u {{ return; }}"));
+        }
         self.unravel("row", kept);
         for i in self.inputs_of(0..self.kernel.stages.len()) {
             if self.is_of_row(StageSource::Input(i)) {
@@ -469,10 +684,20 @@ impl<'a> ShaderPrinter<'a> {
         }
         for o in 0..self.kernel.outputs.len() {
             if self.is_of_row(StageSource::Stage(self.kernel.outputs[o])) {
-                self.store(o, kept, Some("thread == 0u"));
+                self.store(o, kept, Some(if self.places.is_some() { "is_row && lane == 0u" } else { "thread == 0u" }));
             }
         }
-        self.finish(n_rows, threads)
+        if self.places.is_some() {
+            self.indentation -= 1;
+            self.line(format_args!("}}"));
+            self.n_steps = (1 + self.n_steps) * n_rows.div_ceil(at_once);
+        }
+        Ok([n_rows, threads])
+    }
+
+    /// The number of a thread among those of its row.
+    fn lane(&self) -> &'static str {
+        if self.places.is_some() { "lane" } else { "thread" }
     }
 
     /// Prints what depends on `level` reductions: the stages of the row, then a loop over its
@@ -480,22 +705,23 @@ impl<'a> ShaderPrinter<'a> {
     fn level(&mut self, level: usize, kept: AxisSet, n: usize, threads: usize) -> Result<(), NotPrinted> {
         let kernel = self.kernel;
         for s in 0..kernel.stages.len() {
-            let is_reduction = matches!(kernel.stages[s].work, StageWork::Reduce { .. });
+            let is_reduction = matches!(kernel.stages[s].work, StageWork::Reduce { .. } | StageWork::Product);
             if self.levels[s] == level && !is_reduction && self.is_of_row(StageSource::Stage(s)) {
                 self.stage(s)?;
             }
         }
         let mut reductions = Vec::new();
         for (s, stage) in kernel.stages.iter().enumerate() {
-            if let StageWork::Reduce { by, .. } = stage.work
-                && self.levels[s] == level + 1
-            {
-                let dtype = self.dtype(s);
-                let combine = self.functions.function(by.prim(), dtype, dtype)?;
-                let identity = identity(by, dtype).ok_or(NotPrinted::NoFunction(by.prim(), dtype))?;
-                self.line(format_args!("var r{s}: {} = {identity};", self.type_of(s)?));
-                reductions.push((s, combine));
-            }
+            let by = match stage.work {
+                StageWork::Reduce { by, .. } if self.levels[s] == level + 1 => by,
+                StageWork::Product if level == 0 => Combiner::Sum,
+                _ => continue,
+            };
+            let dtype = self.dtype(s);
+            let combine = self.functions.function(by.prim(), dtype, dtype)?;
+            let identity = identity(by, dtype).ok_or(NotPrinted::NoFunction(by.prim(), dtype))?;
+            self.line(format_args!("var r{s}: {} = {identity};", self.type_of(s)?));
+            reductions.push((s, combine));
         }
         let outputs: Vec<usize> = (0..kernel.outputs.len())
             .filter(|&o| {
@@ -506,8 +732,9 @@ impl<'a> ShaderPrinter<'a> {
         if reductions.is_empty() && outputs.is_empty() {
             return Ok(());
         }
-        self.line(format_args!("for (var i = thread; i < {n}u; i += {threads}u) {{"));
+        self.line(format_args!("for (var i = {}; i < {n}u; i += {threads}u) {{", self.lane()));
         self.indentation += 1;
+        self.n_steps += n.div_ceil(threads) + reductions.len() * threads.ilog2() as usize;
         self.unravel("i", self.reduced);
         let targets = reductions.iter().map(|&(s, _)| s).chain(outputs.iter().map(|&o| kernel.outputs[o]));
         let needed = self.needed(targets.collect());
@@ -519,20 +746,27 @@ impl<'a> ShaderPrinter<'a> {
         for &s in &needed {
             match reductions.iter().find(|(r, _)| *r == s) {
                 Some((_, combine)) => {
-                    let operand = self.source(kernel.stages[s].sources[0]);
-                    self.line(format_args!("r{s} = {combine}(r{s}, {operand});"));
+                    let operands: Vec<String> = kernel.stages[s].sources.iter().map(|&x| self.source(x)).collect();
+                    self.line(format_args!("r{s} = {combine}(r{s}, {});", operands.join(" * ")));
                 }
                 None => self.stage(s)?,
             }
         }
         for o in outputs {
-            self.store(o, kept.union(self.reduced), None);
+            self.store(o, kept.union(self.reduced), self.places.map(|_| "is_row"));
         }
         self.indentation -= 1;
         self.line(format_args!("}}"));
         for (s, combine) in reductions {
-            let tree = self.tree(&combine, self.dtype(s), threads)?;
-            self.line(format_args!("let s{s} = {tree}(thread, r{s});"));
+            let ty = self.type_of(s)?;
+            let whole = match self.places {
+                Some(_) if threads == 1 => format!("r{s}"),
+                Some(_) => {
+                    format!("{}(thread, lane, r{s})", self.functions.tree_in_workgroup(&combine, ty, threads))
+                }
+                None => format!("{}(thread, r{s})", self.functions.tree(&combine, ty, threads)),
+            };
+            self.line(format_args!("let s{s} = {whole};"));
         }
         Ok(())
     }
@@ -614,37 +848,11 @@ impl<'a> ShaderPrinter<'a> {
         }
     }
 
-    /// Returns the row-major index of an element of a tensor. Differences of `u32` wrap, and the
-    /// index itself is never negative.
-    fn index(&self, map: &[Coord], extents: &[usize]) -> String {
-        let (mut first, mut stride) = (0, 1);
-        let mut factors = vec![0; self.kernel.axes.len()];
-        for (coord, &extent) in map.iter().zip(extents).rev() {
-            first += stride * coord.offset;
-            if let Some((axis, scale)) = coord.term
-                && self.kernel.axes[axis] != 1
-            {
-                factors[axis] += stride as isize * scale;
-            }
-            stride *= extent;
-        }
-        let term = |(axis, &factor): (usize, &isize)| match factor.unsigned_abs() {
-            1 => format!("a{axis}"),
-            factor => format!("a{axis} * {factor}u"),
-        };
-        let terms = |sign: isize| factors.iter().enumerate().filter(move |(_, factor)| factor.signum() == sign);
-        let mut sum: Vec<String> = terms(1).map(term).collect();
-        if first > 0 || sum.is_empty() {
-            sum.push(format!("{first}u"));
-        }
-        terms(-1).map(term).fold(sum.join(" + "), |sum, term| format!("{sum} - {term}"))
-    }
-
     /// Returns the index of an element of a value that varies along some axes.
     fn index_along(&self, along: AxisSet) -> String {
         let (map, extents): (Vec<Coord>, Vec<usize>) =
             along.iter().map(|axis| (Coord::axis(axis), self.kernel.axes[axis])).unzip();
-        self.index(&map, &extents)
+        element_index(&map, &extents, &self.kernel.axes)
     }
 
     fn binding(&self, value: Value) -> usize {
@@ -657,9 +865,20 @@ impl<'a> ShaderPrinter<'a> {
         let map = input_of.map.as_ref().expect("an input that is read by element has a map");
         let ty = self.graph.ty(input_of.value).element();
         let extents = ty.shape.known().expect("the shapes are known");
-        let element = format!("t{}[{}]", self.binding(input_of.value), self.index(map, &extents));
+        let element = self.element(input_of.value, &element_index(map, &extents, &self.kernel.axes));
         let value = self.loaded(element, ty.dtype);
         self.line(format_args!("let x{input} = {value};"));
+    }
+
+    /// Returns an element in memory.
+    fn element(&self, value: Value, index: &str) -> String {
+        match self.places {
+            Some(places) => {
+                let place = places.get(value).expect("every tensor has a place");
+                place.element(index, self.graph.ty(value).element().dtype)
+            }
+            None => format!("t{}[{index}]", self.binding(value)),
+        }
     }
 
     /// Returns the value of an element in memory.
@@ -682,9 +901,12 @@ impl<'a> ShaderPrinter<'a> {
         let repeated = axes.without(along).iter().filter(|&axis| self.kernel.axes[axis] != 1);
         let conditions: Vec<String> =
             condition.map(str::to_owned).into_iter().chain(repeated.map(|axis| format!("a{axis} == 0u"))).collect();
-        let t = self.binding(self.kernel.output(self.graph, output));
-        let value = self.in_memory(stage);
-        let write = format!("t{t}[{}] = {value};", self.index_along(along));
+        let target = self.kernel.output(self.graph, output);
+        let (value, index) = (self.in_memory(stage), self.index_along(along));
+        let write = match self.places.map(|places| places.get(target).expect("every tensor has a place")) {
+            Some(place) => format!("{} = {value};", place.word(&index)),
+            None => format!("t{}[{index}] = {value};", self.binding(target)),
+        };
         match conditions.is_empty() {
             true => self.line(format_args!("{write}")),
             false => self.line(format_args!("if {} {{ {write} }}", conditions.join(" && "))),
@@ -695,6 +917,7 @@ impl<'a> ShaderPrinter<'a> {
     fn in_memory(&mut self, stage: usize) -> String {
         match self.dtype(stage) {
             DType::Bool => format!("u32(s{stage})"),
+            DType::F32 | DType::I32 if self.places.is_some() => format!("bitcast<u32>(s{stage})"),
             dtype if dtype.is_half() => {
                 self.functions.add_half(dtype);
                 format!("u16({dtype}_of_number(s{stage}))")
@@ -717,9 +940,9 @@ impl<'a> ShaderPrinter<'a> {
         let op = op_of(self.graph, stage);
         let value = if stage.work == StageWork::Draw {
             self.functions.texts.insert("random_word".to_owned(), RANDOM.to_owned());
-            let key = self.binding(data.operands[0]);
             let index = self.index_along(stage.along);
-            let key = format!("vec2<u32>(t{key}[0], t{key}[1])");
+            let [first, second] = ["0", "1"].map(|i| self.element(data.operands[0], i));
+            let key = format!("vec2<u32>({first}, {second})");
             match op {
                 prim::RANDOM_BITS => format!("random_word({key}, {index})"),
                 prim::RANDOM_UNIFORM => format!("f32(random_word({key}, {index}) >> 8u) * 0x1p-24f"),
@@ -741,7 +964,8 @@ impl<'a> ShaderPrinter<'a> {
                 _ => {
                     if op.can_fail(operand) && !is_nonzero(self.graph, data.operands[1]) {
                         self.can_fail = true;
-                        self.line(format_args!("if {} == 0 {{ atomicMax(&failure, check); }}", sources[1]));
+                        let report = if self.places.is_some() { "fail()" } else { "atomicMax(&failure, check)" };
+                        self.line(format_args!("if {} == 0 {{ {report}; }}", sources[1]));
                     }
                     let result = self.dtype(s);
                     let function = self.functions.function(op, type_of_variable(operand), type_of_variable(result))?;
@@ -772,38 +996,12 @@ impl<'a> ShaderPrinter<'a> {
 
     /// Returns an integer as the two words of 64 bits, the lower one first.
     fn words(&self, integer: Value) -> Result<String, NotPrinted> {
-        let t = self.binding(integer);
+        let word = self.element(integer, "0");
         match self.graph.ty(integer).element().dtype {
-            DType::U32 => Ok(format!("vec2<u32>(t{t}[0], 0u)")),
-            DType::I32 => Ok(format!("vec2<u32>(u32(t{t}[0]), u32(t{t}[0] >> 31u))")),
+            DType::U32 => Ok(format!("vec2<u32>({word}, 0u)")),
+            DType::I32 => Ok(format!("vec2<u32>(u32({word}), u32({word} >> 31u))")),
             dtype => Err(NotPrinted::Type(dtype)),
         }
-    }
-
-    /// Returns the name of the function that combines a value of each thread.
-    fn tree(&mut self, combine: &str, dtype: DType, threads: usize) -> Result<String, NotPrinted> {
-        let ty = type_name(dtype).ok_or(NotPrinted::Type(dtype))?;
-        let name = format!("tree_{combine}");
-        let partial = format!("partial_{ty}");
-        self.functions.texts.insert(partial.clone(), format!("var<workgroup> {partial}: array<{ty}, {threads}>;\n"));
-        let text = format!(
-            "\
-fn {name}(thread: u32, x: {ty}) -> {ty} {{
-    {partial}[thread] = x;
-    for (var half = {}u; half > 0u; half >>= 1u) {{
-        workgroupBarrier();
-        if thread < half {{ {partial}[thread] = {combine}({partial}[thread], {partial}[thread + half]); }}
-    }}
-    workgroupBarrier();
-    let result = {partial}[0];
-    workgroupBarrier();
-    return result;
-}}
-",
-            threads / 2
-        );
-        self.functions.texts.insert(name.clone(), text);
-        Ok(name)
     }
 
     /// Returns what comes before the function of the lines printed so far.
@@ -849,6 +1047,32 @@ fn main(
         let workgroups = [n_groups.min(MAX_WORKGROUPS), n_groups.div_ceil(MAX_WORKGROUPS)];
         Ok(KernelShader { code, bindings: self.bindings, workgroups, can_fail: self.can_fail })
     }
+}
+
+/// Returns the row-major index of an element of a tensor, whose coordinates are those of variables
+/// for axes. Differences of `u32` wrap, and the index itself is never negative.
+pub(super) fn element_index(map: &[Coord], extents: &[usize], axes: &[usize]) -> String {
+    let (mut first, mut stride) = (0, 1);
+    let mut factors = vec![0; axes.len()];
+    for (coord, &extent) in map.iter().zip(extents).rev() {
+        first += stride * coord.offset;
+        if let Some((axis, scale)) = coord.term
+            && axes[axis] != 1
+        {
+            factors[axis] += stride as isize * scale;
+        }
+        stride *= extent;
+    }
+    let term = |(axis, &factor): (usize, &isize)| match factor.unsigned_abs() {
+        1 => format!("a{axis}"),
+        factor => format!("a{axis} * {factor}u"),
+    };
+    let terms = |sign: isize| factors.iter().enumerate().filter(move |(_, factor)| factor.signum() == sign);
+    let mut sum: Vec<String> = terms(1).map(term).collect();
+    if first > 0 || sum.is_empty() {
+        sum.push(format!("{first}u"));
+    }
+    terms(-1).map(term).fold(sum.join(" + "), |sum, term| format!("{sum} - {term}"))
 }
 
 /// Returns whether an operation fails for a second operand of zero, if that is an integer.

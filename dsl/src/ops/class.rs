@@ -248,17 +248,18 @@ impl OpDef {
             _ => true,
         }
     }
-
-    /// Returns the combiner of a reduction.
-    pub fn reduces_by(&self) -> Option<Combiner> {
-        match self.class {
-            OpClass::Reduce(combiner) => Some(combiner),
-            _ => None,
-        }
-    }
 }
 
 impl Prim {
+    /// Returns the combiner of a built-in reduction. A user's operation may have other attributes
+    /// and other operands than those.
+    pub fn reduces_by(self) -> Option<Combiner> {
+        match self.class {
+            OpClass::Reduce(combiner) if !self.is_registered() => Some(combiner),
+            _ => None,
+        }
+    }
+
     /// Estimates the cost of running the operation once.
     pub fn cost(&self, cx: &CostCx<'_>) -> OpCost {
         let read = || cx.operands.iter().map(|ty| cx.bytes(ty)).sum::<f64>();

@@ -56,7 +56,7 @@ pub use scalarize::{Scalarize, scalars};
 pub use scatters::Scatters;
 pub use simplify::Simplify;
 pub use specialize::specialize;
-pub use split_reductions::split_reductions;
+pub use split_reductions::{parts_of_rows, split_reductions};
 pub use sums_to_concat::SumsToConcat;
 pub use trips::{CountedLoop, Limit, count, trips};
 

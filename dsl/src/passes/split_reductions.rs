@@ -1,11 +1,13 @@
 //! Long rows of reductions in parts.
 
 use super::{Dce, Pass};
-use crate::Graph;
-use crate::ir::{GraphBuilder, InsertPoint, NodeData, Op, Origin, Region, Users, Value, users};
+use crate::fusion::AxisSet;
+use crate::ir::{Attrs, GraphBuilder, InsertPoint, NodeData, Op, Origin, Region, Users, Value, users};
 use crate::ops::attributes::{Reduced, Shaped};
 use crate::ops::{Effects, OpClass, Prim, prim};
+use crate::{Graph, TensorType};
 use rustc_hash::FxHashMap;
+use std::ops::Range;
 
 /// Returns the graph with each reduction of a few long rows as a reduction of many parts of rows,
 /// and one of their results. Returns `None` if there is none.
@@ -27,6 +29,12 @@ pub fn split_reductions(graph: &Graph) -> Option<Graph> {
     Some(split.compact())
 }
 
+/// Returns the number of parts of which [`split_reductions`] reduces each row of an operand of an
+/// operation: 1 if it does not split them.
+pub fn parts_of_rows(op: Prim, attrs: &Attrs, operand: &TensorType) -> usize {
+    SplitReduction::of_type(op, attrs, operand).map_or(1, |split| split.extents[split.axis])
+}
+
 /// The most rows of a reduction that is split. More rows keep a device busy.
 const MAX_ROWS: usize = 128;
 
@@ -45,23 +53,33 @@ const MAX_DEPTH: usize = 32;
 /// The extents of a reduction whose rows are split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SplitReduction {
-    /// Those of the operand, with the extent of the reduced axes as that of the parts of a row and
-    /// that of the elements of a part.
+    /// Those of the operand, in which the first reduced axis, or all of them together if they
+    /// divide better, are two: the parts of a row, and what is in a part.
     extents: Vec<usize>,
     /// The axis of the parts.
     axis: usize,
+    /// The number of axes of a part.
+    n_axes: usize,
 }
 
 impl SplitReduction {
     /// Returns how the rows of a node are split, if it is a reduction with few long rows.
     fn of(graph: &Graph, data: &NodeData) -> Option<SplitReduction> {
         let Op::Prim(op, attrs) = &data.op else { return None };
+        SplitReduction::of_type(*op, attrs, graph.ty(data.operands.first().copied()?).as_tensor()?)
+    }
+
+    /// Returns how the rows of an operation on a type are split.
+    fn of_type(op: Prim, attrs: &Attrs, ty: &TensorType) -> Option<SplitReduction> {
         // The sum of 16-bit floats is not rounded before its end.
-        let ty = graph.ty(data.operands.first().copied()?).as_tensor()?;
         if op.reduces_by().is_none() || op == prim::SUM_LIKE || ty.dtype.is_half() {
             return None;
         }
-        let (shape, axes) = (ty.shape.known()?, Reduced::of(attrs).axes);
+        let (shape, mut axes) = (ty.shape.known()?, Reduced::of(attrs).axes);
+        axes.sort_unstable();
+        if shape.len() == AxisSet::MAX_AXES {
+            return None;
+        }
         let (first, end) = (*axes.first()?, *axes.last()? + 1);
         let n: usize = shape[first..end].iter().product();
         let n_rows = shape[..first].iter().chain(&shape[end..]).product::<usize>();
@@ -69,15 +87,38 @@ impl SplitReduction {
             return None;
         }
         let most = (PARTS / n_rows).min(n / MIN_PART);
-        let parts = (MIN_PARTS..=most).rev().find(|&parts| n.is_multiple_of(parts))?;
-        let extents = [&shape[..first], &[parts, n / parts], &shape[end..]].concat();
-        Some(SplitReduction { extents, axis: first })
+        let divisor = |n: usize| (MIN_PARTS..=most).rev().find(|&parts| n.is_multiple_of(parts));
+        let (parts, n_axes) = match divisor(shape[first]) {
+            Some(parts) => (parts, axes.len()),
+            None => (divisor(n)?, 1),
+        };
+        // The first axes of a part: what is left of the first reduced one, or all together.
+        let rest = if n_axes == 1 { end } else { first + 1 };
+        let in_part = shape[first..rest].iter().product::<usize>() / parts;
+        let extents = [&shape[..first], &[parts, in_part], &shape[rest..]].concat();
+        Some(SplitReduction { extents, axis: first, n_axes })
+    }
+
+    /// Returns the extents of the operand of a broadcast, such that the broadcast of them yields
+    /// those of the operand of the reduction. Returns `None` if axes have become one, along some of
+    /// which it is broadcast.
+    fn of_broadcast(&self, graph: &Graph, data: &NodeData) -> Option<Vec<usize>> {
+        let [from, to] = [data.operands[0], data.results[0]].map(|v| graph.ty(v).element().shape.known());
+        let (from, to) = (from?, to?);
+        let mut aligned = vec![1; to.len() - from.len()];
+        aligned.extend(from);
+        let [parts, in_part] = [self.extents[self.axis], self.extents[self.axis + 1]];
+        if self.extents.len() != to.len() + 1 || to[self.axis] != parts * in_part {
+            return None;
+        }
+        let split = if aligned[self.axis] == 1 { [1, 1] } else { [parts, in_part] };
+        Some([&aligned[..self.axis], &split, &aligned[self.axis + 1..]].concat())
     }
 }
 
 /// The values of which a reduction is split.
 struct ReshapedValues<'a> {
-    extents: &'a [usize],
+    split: &'a SplitReduction,
     /// Values with these extents, by the value with its own.
     done: FxHashMap<Value, Value>,
 }
@@ -100,12 +141,12 @@ impl Splitter {
             };
             let Op::Prim(op, _) = data.op else { panic!("a reduction is an operation") };
             self.builder.at(InsertPoint::End(region), data.origin());
-            let mut parts = ReshapedValues { extents: &split.extents, done: FxHashMap::default() };
+            let mut parts = ReshapedValues { split: &split, done: FxHashMap::default() };
             let x = self.with_extents(data.operands[0], &mut parts, data.origin(), MAX_DEPTH);
             self.builder.at(InsertPoint::End(region), data.origin());
-            let over = |axis: usize| Op::Prim(op, Reduced { axes: vec![axis], keepdim: false }.into());
-            let of_parts = self.builder.emit(over(split.axis + 1), &[x]);
-            let of_rows = self.builder.emit(over(split.axis), &[of_parts]);
+            let over = |axes: Range<usize>| Op::Prim(op, Reduced { axes: axes.collect(), keepdim: false }.into());
+            let of_parts = self.builder.emit(over(split.axis + 1..split.axis + 1 + split.n_axes), &[x]);
+            let of_rows = self.builder.emit(over(split.axis..split.axis + 1), &[of_parts]);
             let [found, shape] = [of_rows, data.results[0]].map(|v| self.builder.ty(v).element().shape.clone());
             let result = match found == shape {
                 true => of_rows,
@@ -122,7 +163,7 @@ impl Splitter {
         if let Some(&known) = parts.done.get(&v) {
             return known;
         }
-        let shaped = |parts: &ReshapedValues<'_>| Shaped { shape: parts.extents.into() }.into();
+        let shaped = |parts: &ReshapedValues<'_>| Shaped { shape: parts.split.extents[..].into() }.into();
         let has_one_user = matches!(self.users.get(v.index()), Some(Users::Only(_)));
         let producer = self.builder.producer(v).filter(|_| has_one_user && depth > 0);
         let data = producer.map(|node| self.builder.node(node).clone());
@@ -131,6 +172,15 @@ impl Splitter {
                 if self.builder.ty(data.operands[0]).element().rank() == 0 =>
             {
                 (Op::Prim(prim::BROADCAST_TO, shaped(parts)), data.operands.to_vec(), data.origin())
+            }
+            Some((data, Op::Prim(prim::BROADCAST_TO, _)))
+                if parts.split.of_broadcast(&self.builder, data).is_some() =>
+            {
+                let shape = parts.split.of_broadcast(&self.builder, data).expect("it is some");
+                let reshape = Op::Prim(prim::RESHAPE, Shaped { shape: shape[..].into() }.into());
+                let point = self.builder.point();
+                let small = self.builder.at(point, data.origin()).emit(reshape, &[data.operands[0]]);
+                (Op::Prim(prim::BROADCAST_TO, shaped(parts)), vec![small], data.origin())
             }
             Some((data, Op::Prim(op, attrs))) if is_elementwise(*op) => {
                 let operand = |&x| self.with_extents(x, parts, data.origin(), depth - 1);
@@ -190,6 +240,23 @@ mod tests {
                  %y = sum %q {axes=[0, 1], keepdim=false}",
             ),
         ];
+        let cases = cases.into_iter().chain([
+            // Broadcasts stay, with a reshape of what is small.
+            (
+                "%m: f32[512, 1], %x: f32[512, 96]",
+                "f32[]",
+                "%d = broadcast_to %m {shape=[512, 96]}
+                 %s = sub %x, %d
+                 %y = sum %s {axes=[1, 0], keepdim=false}",
+            ),
+            (
+                "%m: f32[96], %x: f32[512, 96]",
+                "f32[]",
+                "%d = broadcast_to %m {shape=[512, 96]}
+                 %s = sub %x, %d
+                 %y = max %s {axes=[0, 1], keepdim=false}",
+            ),
+        ]);
         for (params, result, body) in cases {
             let graph = parsed(&format!("graph @f({params}) -> {result} {{\n{body}\nreturn %y\n}}\n"));
             let split = split_reductions(&graph).unwrap_or_else(|| panic!("it is split:\n{graph}"));
@@ -201,7 +268,8 @@ mod tests {
             assert_eq!(results[0], results[1], "{split}");
             // Nothing but arguments is reshaped, and a result with kept axes.
             let n_reshapes = split.to_string().matches("reshape").count();
-            let of_arguments = split.to_string().matches("reshape %x").count();
+            let of_arguments: usize =
+                ["reshape %x", "reshape %m "].iter().map(|text| split.to_string().matches(text).count()).sum();
             assert_eq!(n_reshapes - of_arguments, usize::from(body.contains("keepdim=true")), "{split}");
         }
     }
@@ -215,6 +283,7 @@ mod tests {
             ("f32[64, 4, 64]", "0, 2"),
             ("bf16[65536]", "0"),
             ("f32[?]", "0"),
+            (&format!("f32[8192{}]", ", 1".repeat(AxisSet::MAX_AXES - 1)), "0"),
         ] {
             let text = format!("graph @f(%x: {x}) {{\n%y = sum %x {{axes=[{axes}], keepdim=true}}\nreturn\n}}\n");
             assert!(split_reductions(&parsed(&text)).is_none(), "{x}");

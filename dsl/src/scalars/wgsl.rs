@@ -161,6 +161,8 @@ impl ScalarExpr {
         match op {
             // WGSL has no negative unsigned integers.
             UnaryOp::Neg if result == DType::U32 => format!("0u - {v}"),
+            // Two signs would be an operator.
+            UnaryOp::Neg if v.starts_with('-') => format!("-({v})"),
             UnaryOp::Neg => format!("-{v}"),
             UnaryOp::Abs => format!("abs({v})"),
             UnaryOp::Sqrt => format!("sqrt({v})"),

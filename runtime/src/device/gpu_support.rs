@@ -1,14 +1,17 @@
 //! The operations that a GPU runs, of this process or of another one.
 
 use super::{Support, reason_against_gpus};
-use anabranch_dsl::fusion::{AxisSet, stage_to_wgsl};
+use anabranch_dsl::fusion::{AxisSet, index_end, stage_to_wgsl};
 use anabranch_dsl::ir::{Attrs, ListOp, Op};
-use anabranch_dsl::ops::attributes::{Conv, Pool};
+use anabranch_dsl::ops::attributes::{Along, AlongOrKept, Conv, IndexRange, Pool, RunningSum};
 use anabranch_dsl::ops::{CostCx, OpClass, Prim, prim};
-use anabranch_dsl::{DType, Dim, TensorType, Type};
+use anabranch_dsl::{DType, Dim, TensorType, Type, passes};
 
 /// The largest stride, padding or dilation: products of indices then fit into 31 bits.
 const MAX_STEP: usize = 1 << 12;
+
+/// The most elements of which each is compared with all before it.
+const MAX_COMPARED: usize = 1 << 17;
 
 /// The sizes and elements that a GPU supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,11 +128,21 @@ fn size_reason(element: &TensorType, max_bytes: u64) -> Option<String> {
 fn longest_loop(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) -> usize {
     let size = |ty: &Type| ty.element().shape.size().unwrap_or(0);
     let Some(&first) = operands.first() else { return 0 };
-    let longest_axis = || first.element().shape.dims().iter().filter_map(Dim::known).max().unwrap_or(0);
+    let extent = |ty: &Type, axis: usize| ty.element().shape.dims().get(axis).and_then(Dim::known).unwrap_or(0);
+    // Each thread of a row of a softmax.
+    let of_row = |axis: usize| 3 * extent(first, axis) / 64;
     match op.class {
-        OpClass::Reduce(_) => size(first) / size(results[0]).max(1) / 256,
-        OpClass::Rowwise(_) => 3 * longest_axis() / 64,
-        OpClass::Scan(_) | OpClass::Search => longest_axis(),
+        // A part of a row, if it is split.
+        OpClass::Reduce(_) => {
+            let n = size(first) / size(results[0]).max(1);
+            n / passes::parts_of_rows(op, attrs, first.element()) / 256
+        }
+        // Operations of users have no shader.
+        _ if op.is_registered() => 0,
+        OpClass::Rowwise(_) if op == prim::LOGSUMEXP => of_row(AlongOrKept::of(attrs).axis),
+        OpClass::Rowwise(_) => of_row(Along::of(attrs).axis),
+        OpClass::Scan(_) => extent(first, RunningSum::of(attrs).axis),
+        OpClass::Search => extent(first, Along::of(attrs).axis),
         // The depths of the products that it becomes.
         _ if matches!(op, prim::ATTENTION | prim::ATTENTION_GRAD) => {
             let matrix = |ty: &&Type| ty.element().shape.dims().iter().rev().take(2).filter_map(Dim::known).max();
@@ -145,6 +158,8 @@ fn longest_loop(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) 
             let cx = CostCx { operands: &operands, result: results[0].element(), attrs, unknown_extent: 1 };
             2 * (multiplications(&cx) / size(results[0]).max(1) as f64) as usize
         }
+        // The indices of one element of the result.
+        _ if op == prim::SCATTER_ADD_ALONG_AXIS => extent(operands[1], Along::of(attrs).axis),
         OpClass::Scatter(Some(_)) => size(operands[1]),
         _ if matches!(op, prim::MAX_POOL | prim::MAX_POOL_PICK | prim::AVG_POOL | prim::AVG_POOL_GRAD) => {
             Pool::of(attrs).window.iter().product()
@@ -171,7 +186,7 @@ fn primitive(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) -> 
             let last = operands.last().map_or(result, |ty| ty.element());
             stage_to_wgsl(op, last.dtype, result.dtype).is_ok()
         }
-        OpClass::Reduce(_) => stage_to_wgsl(op, operand.dtype, result.dtype).is_ok(),
+        OpClass::Reduce(_) => op.reduces_by().is_some() && stage_to_wgsl(op, operand.dtype, result.dtype).is_ok(),
         // Other operations are listed: a user's operation may be of any class.
         _ => match op {
             prim::RESHAPE | prim::RESHAPE_LIKE | prim::WITH_DYNAMIC => true,
@@ -195,11 +210,12 @@ fn primitive(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) -> 
                 let is_exact = window.iter().try_fold(1usize, |n, &k| n.checked_mul(k)).is_some_and(|n| n <= 1 << 24);
                 result.dtype == DType::F32 && is_small && has_elements(operands[0]) && is_exact
             }
-            prim::CONCAT | prim::UPDATE_SLICE | prim::IOTA | prim::FIRST_OCCURRENCES => true,
+            prim::CONCAT | prim::UPDATE_SLICE | prim::IOTA => true,
+            prim::FIRST_OCCURRENCES => operand.shape.size().is_some_and(|n| n <= MAX_COMPARED),
+            prim::CHECK_INDEX => has_elements(operands[0]) && index_end(IndexRange::of(attrs), operand.dtype).is_ok(),
             // Without elements, an index can still be out of bounds.
             prim::TAKE
             | prim::TAKE_ALONG_AXIS
-            | prim::CHECK_INDEX
             | prim::DYNAMIC_SLICE
             | prim::SCATTER_ADD
             | prim::SCATTER_ADD_ALONG_AXIS

@@ -18,6 +18,7 @@ pub struct GpuAdapter {
     info: wgpu::AdapterInfo,
     memory_budget: Option<u64>,
     runs_ahead: bool,
+    has_workgroup_loops: bool,
     swaps: bool,
     shader_cache: Option<PathBuf>,
     /// Counters of the devices that were opened with the adapter. Clones share them.
@@ -115,7 +116,17 @@ impl GpuAdapter {
     /// same.
     #[must_use]
     pub fn with_predicates_on_host(self) -> GpuAdapter {
-        GpuAdapter { runs_ahead: false, ..self }
+        GpuAdapter { runs_ahead: false, has_workgroup_loops: false, ..self }
+    }
+
+    /// Lets the loops over small tensors of a device that is opened with the returned adapter run
+    /// shader by shader.
+    ///
+    /// By default, one workgroup runs all iterations of a loop whose iterations are little work, in
+    /// one shader. The results are the same up to the order in which matmuls add.
+    #[must_use]
+    pub fn without_workgroup_loops(self) -> GpuAdapter {
+        GpuAdapter { has_workgroup_loops: false, ..self }
     }
 
     /// Returns how often the devices that were opened with this adapter or its clones have read
@@ -201,6 +212,10 @@ impl GpuAdapter {
         self.runs_ahead && flags.contains(wgpu::DownlevelFlags::INDIRECT_EXECUTION)
     }
 
+    pub(super) fn has_workgroup_loops(&self) -> bool {
+        self.has_workgroup_loops
+    }
+
     pub(crate) fn memory_budget(&self) -> Option<u64> {
         self.memory_budget
     }
@@ -259,6 +274,7 @@ pub fn gpu_adapters() -> Vec<GpuAdapter> {
             adapter,
             memory_budget: None,
             runs_ahead: true,
+            has_workgroup_loops: true,
             swaps: true,
             shader_cache: None,
             counters: Arc::default(),

@@ -645,20 +645,20 @@ impl<'a> ProgramRun<'a> {
         mut state: Vec<GpuValue>,
         captures: &[GpuValue],
     ) -> Result<Vec<GpuValue>> {
-        let Some(scalar_loop) = &looped.on_device else {
+        let Some(on_device) = &looped.on_device else {
             self.rows.register_loops += 1;
             let results = self.repeat_in_registers(looped, &state, captures).await;
             self.rows.register_loops -= 1;
             return results;
         };
         let exit = self.row(RowRole::Exit)?;
-        let tensors = self.scalar_operands(scalar_loop, &state, captures)?;
-        self.dispatch(&scalar_loop.shader, &tensors, [1; 3], &[]);
+        let tensors = self.operands_of_loop(on_device, &state, captures)?;
+        self.dispatch(&on_device.shader, &tensors, [1; 3], &[]);
         let words = tensors.last().expect("the words are the last binding");
         let guards = [Some(&exit), None];
         self.open(&Opening { predicate: words, expected: LOOP_STATES[0], guards, progress: [0, STUCK] })?;
         self.guard = Some(exit);
-        self.scalars_of_words(words, &mut state)?;
+        self.state_of_words(on_device, words, &mut state)?;
         Ok(state)
     }
 

@@ -2,6 +2,7 @@
 
 use super::memory::bytes_of_type;
 use super::program::{CondProgram, GpuOp, GpuProgram, LoopProgram, RegionProgram, Transfer};
+use super::shader_loop::LoopOnDevice;
 use anabranch_dsl::Type;
 use anabranch_dsl::ir::{Graph, Node, Value};
 use rustc_hash::FxHashMap;
@@ -81,6 +82,7 @@ fn explain_region(graph: &Graph, region: &RegionProgram, left_out: Option<usize>
 fn how_it_runs(looped: &LoopProgram) -> &'static str {
     match looped {
         LoopProgram { parallel: Some(_), .. } => "one shader runs it, with a thread for each iteration",
+        LoopProgram { on_device: Some(LoopOnDevice { is_of_workgroup: true, .. }), .. } => "one workgroup runs it",
         LoopProgram { on_device: Some(_), .. } => "one shader runs it",
         LoopProgram { counted: Some(_), .. } => "it counts, so its iterations are recorded ahead",
         LoopProgram { ahead: true, .. } => "its iterations are recorded ahead of their predicates",

@@ -10,13 +10,13 @@ use super::program::{
     CondProgram, Dispatch, GpuOp, GpuProgram, LoopProgram, RegionProgram, ShaderCheck, StackSum, Transfer,
 };
 use super::queue::{GpuQueue, Shared};
-use super::shader_loop::{Assumption, ParallelLoopProgram, ScalarLoop};
+use super::shader_loop::{Assumption, LoopOnDevice, ParallelLoopProgram, words_of};
 use crate::device::CompileOptions;
 use anabranch_dsl::fusion::{
-    AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, KernelStage, LoopShader, MAX_WORKGROUPS, NodeRole,
-    ParallelLoopShader, RowLimits, StageSource,
+    AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, KernelStage, LoopShader, MAX_LOOP_STEPS, MAX_WORKGROUPS,
+    NodeRole, ParallelLoopShader, RowLimits, StageSource, WorkgroupLoops,
 };
-use anabranch_dsl::fusion::{node_to_wgsl, row_axes, viewed};
+use anabranch_dsl::fusion::{index_end, node_to_wgsl, row_axes, viewed};
 use anabranch_dsl::ir::dependence::LoopVarRole;
 use anabranch_dsl::ir::{Graph, Node, NodeData, Op, Region, StackOp, Value};
 use anabranch_dsl::ops::attributes::{Along, AlongOrKept, Conv, IndexRange, MeanPool, Pool, RunningSum, SliceTarget};
@@ -30,6 +30,10 @@ use std::sync::atomic::AtomicU32;
 /// The threads of a workgroup whose threads compute one element or row each.
 pub(super) const THREADS: usize = 64;
 
+/// The steps of a run of a loop that a workgroup runs: on a GPU, and on a driver that computes on a
+/// CPU, which ends the loops of a thread early.
+const MAX_WORKGROUP_STEPS: [u32; 2] = [1 << 20, MAX_LOOP_STEPS];
+
 /// The kernels of a GPU: elementwise operations with the reductions that read them or that they
 /// read, products with the operations on their elements, or each operation alone.
 struct GpuTarget {
@@ -40,7 +44,8 @@ impl FusionTarget for GpuTarget {
     fn computes(&self, graph: &Graph, node: Node) -> bool {
         let Op::Prim(op, _) = graph.node(node).op else { return false };
         match op.class {
-            OpClass::Scalar(_) | OpClass::Reduce(_) | OpClass::Random(_) => true,
+            OpClass::Scalar(_) | OpClass::Random(_) => true,
+            OpClass::Reduce(_) => op.reduces_by().is_some(),
             _ => matches!(op, prim::MATMUL | prim::CONV | prim::CONV_INPUT_GRAD | prim::CONV_WEIGHT_GRAD),
         }
     }
@@ -120,7 +125,16 @@ pub(super) fn lower(mut graph: Graph, options: CompileOptions, queue: &GpuQueue)
     let fusion = Fusion::find(&graph, &GpuTarget { fuses: options.fuse && !options.check_finite });
     let root = {
         let shared = queue.shared();
-        let mut lower = GpuLowering { graph: &graph, fusion: &fusion, queue, shared, options, node: None };
+        let mut lower = GpuLowering {
+            graph: &graph,
+            fusion: &fusion,
+            queue,
+            shared,
+            options,
+            node: None,
+            workgroup_loops: None,
+            is_in_workgroup_loop: false,
+        };
         lower.region(graph.root())?
     };
     GpuProgram::from_parts(graph, root, queue)
@@ -163,6 +177,10 @@ struct GpuLowering<'a> {
     options: CompileOptions,
     /// The node that is lowered.
     node: Option<Node>,
+    /// The kernels of loops that workgroups run, if a loop has asked for them.
+    workgroup_loops: Option<WorkgroupLoops>,
+    /// Whether the node is inside of a loop that a workgroup runs.
+    is_in_workgroup_loop: bool,
 }
 
 /// A region while it is lowered.
@@ -365,9 +383,15 @@ impl GpuLowering<'_> {
                     let mut counts = true;
                     self.graph.visit_nodes(cond, &mut |n| counts &= self.graph.node(n).op.effects() == Effects::Pure);
                     let counted = passes::count(self.graph, node).filter(|_| counts);
-                    let on_device = self.scalar_loop(node)?;
+                    let mut on_device = self.scalar_loop(node)?;
                     let parallel = self.parallel_loop(node)?;
+                    let was_in_workgroup_loop = self.is_in_workgroup_loop;
+                    if on_device.is_none() && parallel.is_none() && !was_in_workgroup_loop {
+                        on_device = self.workgroup_loop(node)?;
+                        self.is_in_workgroup_loop = on_device.is_some();
+                    }
                     let (cond, body) = (self.region(cond)?, self.region(body)?);
+                    self.is_in_workgroup_loop = was_in_workgroup_loop;
                     let advances = counted.and_then(|counted| body.advances(self.graph, counted.variable));
                     GpuOp::While(Box::new(LoopProgram {
                         node,
@@ -400,14 +424,34 @@ impl GpuLowering<'_> {
     }
 
     /// Returns the shader of a loop over scalars.
-    fn scalar_loop(&self, node: Node) -> Result<Option<ScalarLoop>> {
+    fn scalar_loop(&self, node: Node) -> Result<Option<LoopOnDevice>> {
         // Its operations are not checked one by one.
         let shader = LoopShader::new(self.graph, node).ok().filter(|_| !self.options.check_finite);
-        let Some(LoopShader { code, in_memory, n_words }) = shader else { return Ok(None) };
+        shader.map(|shader| self.loop_on_device(shader, false)).transpose()
+    }
+
+    /// Returns the shader of a loop over small tensors.
+    fn workgroup_loop(&mut self, node: Node) -> Result<Option<LoopOnDevice>> {
+        if self.options.check_finite || !self.options.fuse || !self.shared.has_workgroup_loops {
+            return Ok(None);
+        }
+        let max_steps = MAX_WORKGROUP_STEPS[usize::from(self.shared.is_software)];
+        let loops = self.workgroup_loops.get_or_insert_with(|| WorkgroupLoops::new(self.graph, max_steps));
+        let shader = loops.shader(self.graph, node).ok();
+        shader.map(|shader| self.loop_on_device(shader, true)).transpose()
+    }
+
+    fn loop_on_device(&self, shader: LoopShader, is_of_workgroup: bool) -> Result<LoopOnDevice> {
+        let LoopShader { code, in_memory, operands, constants, n_initial, n_words } = shader;
         let (shaders, device) = (&self.shared.shaders, &self.shared.device);
         let shader = shaders.get(device, code, [in_memory.len(), 1])?;
         let has_ended = shaders.get(device, CHECK.to_owned(), [1, 1])?;
-        Ok(Some(ScalarLoop { shader, has_ended, in_memory, n_words, assumption: Assumption::default() }))
+        let mut initial = vec![0; n_initial];
+        for (first, constant) in constants {
+            initial[first..first + constant.len()].copy_from_slice(&words_of(&constant));
+        }
+        let assumption = Assumption::default();
+        Ok(LoopOnDevice { shader, is_of_workgroup, has_ended, in_memory, operands, initial, n_words, assumption })
     }
 
     /// Returns the shader of a loop whose iterations are independent.
@@ -498,9 +542,10 @@ impl GpuLowering<'_> {
             }
             prim::TAKE | prim::TAKE_ALONG_AXIS | prim::DYNAMIC_SLICE => self.gather(open, data, op),
             prim::CHECK_INDEX => {
-                let IndexRange { extent, size: length, .. } = IndexRange::of(attrs_of(data));
                 let size = self.size(result);
-                let parameters = [size, (extent + 1).saturating_sub(length)].map(|n| n as u32).to_vec();
+                let end = index_end(IndexRange::of(attrs_of(data)), self.ty(result).dtype);
+                let end = end.map_err(|reason| self.no_shader(data, &reason))?;
+                let parameters = vec![size as u32, end];
                 let code = ShaderCode::failing(CHECK_INDEX);
                 let workgroups = groups(size.div_ceil(THREADS));
                 // The others say only which operation has failed.

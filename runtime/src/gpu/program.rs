@@ -7,7 +7,7 @@ use super::memory::{GpuTensor, GpuValue};
 use super::queue::{CommandRecorder, GpuQueue};
 use super::run::{ProgramRun, RunAttempt};
 use super::shader::CompiledShader;
-use super::shader_loop::{Assumption, ParallelLoopProgram, Refuted, ScalarLoop};
+use super::shader_loop::{Assumption, LoopOnDevice, ParallelLoopProgram, Refuted};
 use crate::device::CompileOptions;
 use anabranch_dsl::interp::RunContext;
 use anabranch_dsl::ir::{Graph, Node, StackOp, Value};
@@ -74,8 +74,8 @@ pub(super) struct LoopProgram {
     pub(super) counted: Option<CountedLoop>,
     /// The operation of the body that only advances this counter, if no other reads the counter.
     pub(super) advances: Option<usize>,
-    /// The shader that runs many iterations, if it is a loop over scalars.
-    pub(super) on_device: Option<ScalarLoop>,
+    /// The shader that runs many iterations, if it is a loop over scalars or small tensors.
+    pub(super) on_device: Option<LoopOnDevice>,
     /// The shader that runs all iterations side by side, if they are independent.
     pub(super) parallel: Option<ParallelLoopProgram>,
     /// Whether iterations are recorded ahead of their predicates.
@@ -202,7 +202,7 @@ impl RegionProgram {
             match op {
                 GpuOp::Cond(cond) => cond.branches.iter().for_each(|region| region.collect_assumptions(to)),
                 GpuOp::While(looped) => {
-                    to.extend(looped.on_device.iter().map(|scalar| scalar.assumption.clone()));
+                    to.extend(looped.on_device.iter().map(|on_device| on_device.assumption.clone()));
                     to.extend(looped.parallel.iter().map(|parallel| parallel.assumption.clone()));
                     [&looped.cond, &looped.body].into_iter().for_each(|region| region.collect_assumptions(to));
                 }

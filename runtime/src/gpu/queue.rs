@@ -64,6 +64,8 @@ pub(super) struct Shared {
     pub(super) max_bindings: usize,
     /// Whether work is recorded ahead of its predicates.
     pub(super) runs_ahead: bool,
+    /// Whether a workgroup runs loops over small tensors by itself.
+    pub(super) has_workgroup_loops: bool,
     /// Whether elements of stacks move to the host.
     pub(super) can_swap: bool,
     pub(super) counters: Arc<GpuCounters>,
@@ -137,6 +139,7 @@ impl GpuQueue {
             is_software: adapter.is_software(),
             max_bindings: limits.max_storage_buffers_per_shader_stage as usize,
             runs_ahead: adapter.runs_ahead(),
+            has_workgroup_loops: adapter.has_workgroup_loops(),
             can_swap: adapter.swaps() && features.contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
             counters: adapter.counters().clone(),
             max_buffer: limits.max_buffer_size,

@@ -413,7 +413,7 @@ impl<'a> ProgramRun<'a> {
         let parallel = looped.parallel.as_ref().filter(|parallel| self.assumes(&parallel.assumption));
         let counted = parallel.map(|parallel| &parallel.counted).or(looped.counted.as_ref());
         let mut trips = match counted {
-            // A shader of one thread finds them by itself.
+            // Such a shader finds them by itself.
             Some(counted) if looped.on_device.is_some() => self.known_trips(counted, &state),
             Some(counted) => self.trips(counted, &state).await?,
             None => None,
@@ -433,9 +433,9 @@ impl<'a> ProgramRun<'a> {
                 None => self.repeat_under_guard(looped, state, captures).await,
             };
         }
-        if let Some(scalar_loop) = &looped.on_device {
+        if let Some(on_device) = &looped.on_device {
             // The shader is stuck before an iteration, which runs by itself.
-            while !self.repeat_on_device(looped.node, scalar_loop, &mut state, captures).await?
+            while !self.repeat_on_device(looped.node, on_device, &mut state, captures).await?
                 && self.iterate(looped, &mut state, captures).await?
             {}
             return Ok(state);

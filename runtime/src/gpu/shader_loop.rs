@@ -1,5 +1,5 @@
-//! Loops that shaders run by themselves: loops over scalars in one thread, and loops with
-//! independent iterations in a thread each.
+//! Loops that shaders run by themselves: loops over scalars in one thread, loops over small tensors
+//! in one workgroup, and loops with independent iterations in a thread each.
 //!
 //! Such a shader is *stuck* if an iteration fails or if its loops take too many steps. A run of a
 //! program assumes that none is, so that nothing waits for the outcome of a loop: like a failed
@@ -19,6 +19,7 @@ use anabranch_dsl::ir::dependence::LoopVarRole;
 use anabranch_dsl::ir::{Node, Value};
 use anabranch_dsl::passes::CountedLoop;
 use anabranch_dsl::{DType, HostTensor, Result, TensorType};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -98,14 +99,20 @@ pub(super) enum Refuted {
     NeedsMemory,
 }
 
-/// A loop over scalars, with its state in an array of words.
+/// A loop over scalars or small tensors, with its state in an array of words.
 #[derive(Debug)]
-pub(super) struct ScalarLoop {
+pub(super) struct LoopOnDevice {
     pub(super) shader: Arc<CompiledShader>,
+    /// Whether several threads run it.
+    pub(super) is_of_workgroup: bool,
     /// Reports a failed check unless the first word says that the loop has ended.
     pub(super) has_ended: Arc<CompiledShader>,
     /// The operands that the shader reads in memory.
     pub(super) in_memory: Vec<usize>,
+    /// The words of the operands, and those of lists for their lengths.
+    pub(super) operands: Vec<Option<Range<usize>>>,
+    /// The first words, with the constants of the loop.
+    pub(super) initial: Vec<u32>,
     pub(super) n_words: usize,
     pub(super) assumption: Assumption,
 }
@@ -148,14 +155,15 @@ pub(super) fn parallel_workgroups(trips: i64) -> Option<[u32; 3]> {
     Some(groups((trips as usize).div_ceil(PARALLEL_LOOP_THREADS)))
 }
 
-/// Returns a number of 32 bits, or a `bool`, as a word.
-fn word(number: &HostTensor) -> u32 {
-    u32::from_ne_bytes(bytes_of(number.buffer())[..].try_into().expect("a shader has numbers of 32 bits"))
+/// Returns numbers of 32 bits, or `bool`s, as words.
+pub(super) fn words_of(tensor: &HostTensor) -> Vec<u32> {
+    let word = |bytes: &[u8]| u32::from_ne_bytes(bytes.try_into().expect("a word has four bytes"));
+    bytes_of(tensor.buffer()).chunks(4).map(word).collect()
 }
 
 /// Returns a counter after some iterations.
 pub(super) fn advanced(first: &HostTensor, step: i64, n: u32) -> HostTensor {
-    let after = word(first).wrapping_add((step as u32).wrapping_mul(n));
+    let after = words_of(first)[0].wrapping_add((step as u32).wrapping_mul(n));
     match first.dtype() {
         DType::I32 => HostTensor::new(first.shape(), vec![after as i32]),
         _ => HostTensor::new(first.shape(), vec![after]),
@@ -177,23 +185,23 @@ impl<'a> ProgramRun<'a> {
         !self.wrong.iter().any(|wrong| wrong.is(assumption))
     }
 
-    /// Runs a loop over scalars by its shader. Returns whether it has ended. If it has not, the
-    /// state is that before an iteration that the shader cannot run.
+    /// Runs a loop by its shader. Returns whether it has ended. If it has not, the state is that
+    /// before an iteration that the shader cannot run.
     pub(super) async fn repeat_on_device(
         &mut self,
         node: Node,
-        looped: &ScalarLoop,
+        looped: &LoopOnDevice,
         state: &mut [GpuValue],
         captures: &[GpuValue],
     ) -> Result<bool> {
-        let tensors = self.scalar_operands(looped, state, captures)?;
+        let tensors = self.operands_of_loop(looped, state, captures)?;
         let words = tensors.last().expect("the words are the last binding");
         if self.assumes(&looped.assumption) {
             self.check_stop(node)?;
             self.dispatch(&looped.shader, &tensors, [1; 3], &[]);
             let (failure, number) = self.open_check(OpenCheck::of_loop(node, Vec::new(), looped.assumption.clone()))?;
             self.dispatch(&looped.has_ended, &[words.clone(), failure], [1; 3], &[number]);
-            self.scalars_of_words(words, state)?;
+            self.state_of_words(looped, words, state)?;
             return Ok(true);
         }
         let [ends, goes_on, _] = LOOP_STATES;
@@ -201,62 +209,86 @@ impl<'a> ProgramRun<'a> {
         while reached == goes_on {
             self.check_stop(node)?;
             self.dispatch(&looped.shader, &tensors, [1; 3], &[]);
-            let after = self.download(&[(words, &TensorType::new(DType::U32, [looped.n_words]))]).await?;
+            let first = self.copy_of_words(words, 0..1)?;
+            let after = self.download(&[(&first, &TensorType::new(DType::U32, []))]).await?;
             reached = after[0].data::<u32>()[0];
         }
-        self.scalars_of_words(words, state)?;
+        self.state_of_words(looped, words, state)?;
         Ok(reached == ends)
     }
 
-    /// Returns the bindings of the shader of a loop over scalars. The last one are its words.
-    pub(super) fn scalar_operands(
+    /// Returns the bindings of the shader of a loop. The last one are its words.
+    pub(super) fn operands_of_loop(
         &self,
-        looped: &ScalarLoop,
+        looped: &LoopOnDevice,
         state: &[GpuValue],
         captures: &[GpuValue],
     ) -> Result<Vec<Arc<GpuTensor>>> {
         let operands: Vec<&GpuValue> = state.iter().chain(captures).collect();
         let mut tensors: Vec<_> = looped.in_memory.iter().map(|&i| memory_of(operands[i])).collect();
-        // The first word is the state.
-        tensors.push(self.words(1, &operands, vec![0; 1 + operands.len()])?);
+        let places = looped.operands.iter().zip(operands);
+        let places = places.filter_map(|(words, operand)| Some((words.clone()?, operand)));
+        let initial = self.words(places, looped.initial.clone())?;
+        tensors.push(if looped.n_words == looped.initial.len() {
+            initial
+        } else {
+            let words = self.recorder.tensor(4 * looped.n_words as u64)?;
+            self.recorder.copy_words([&initial, &words], [0, 0], looped.initial.len() as u64);
+            words
+        });
         Ok(tensors)
     }
 
-    /// Returns words, with those of operands from a place on: the number or the length of the list.
-    /// The others stay as they are.
-    fn words(&self, first: usize, operands: &[&GpuValue], mut words: Vec<u32>) -> Result<Arc<GpuTensor>> {
+    /// Returns words, with those of operands at some places: the elements, or the length of a list.
+    /// A tensor of another size stays as it is.
+    fn words<'v>(
+        &self,
+        operands: impl Iterator<Item = (Range<usize>, &'v GpuValue)>,
+        mut words: Vec<u32>,
+    ) -> Result<Arc<GpuTensor>> {
         let mut unknown = Vec::new();
-        for (place, operand) in (first..).zip(operands) {
+        for (place, operand) in operands {
             match operand {
                 GpuValue::Tensor(tensor) => match tensor.known() {
-                    Some(number) => words[place] = word(number),
-                    None if tensor.n_bytes() == 4 => unknown.push((place, tensor)),
+                    Some(number) => words[place].copy_from_slice(&words_of(number)),
+                    None if tensor.n_bytes() == 4 * place.len() as u64 => unknown.push((place, tensor)),
                     None => {}
                 },
-                GpuValue::List(list) => words[place] = list.len() as u32,
+                GpuValue::List(list) => words[place.start] = list.len() as u32,
                 GpuValue::Stack(_) => {}
             }
         }
         let words = self.recorder.upload(&HostTensor::new([words.len()], words))?;
         for (place, tensor) in unknown {
-            self.recorder.copy_words([tensor, &words], [0, place], 1);
+            self.recorder.copy_words([tensor, &words], [0, place.start], place.len() as u64);
         }
         Ok(words)
     }
 
-    /// Sets the state of a loop over scalars to that of its words.
-    pub(super) fn scalars_of_words(&self, words: &GpuTensor, state: &mut [GpuValue]) -> Result<()> {
-        for (i, variable) in state.iter_mut().enumerate() {
-            *variable = GpuValue::Tensor(self.one_word(words, i + 1)?);
+    /// Sets the state of a loop to that of its words.
+    pub(super) fn state_of_words(
+        &self,
+        looped: &LoopOnDevice,
+        words: &GpuTensor,
+        state: &mut [GpuValue],
+    ) -> Result<()> {
+        for (variable, place) in state.iter_mut().zip(&looped.operands) {
+            let place = place.clone().expect("loop variables have words");
+            *variable = GpuValue::Tensor(self.copy_of_words(words, place)?);
         }
         Ok(())
     }
 
+    /// Returns some words as a tensor.
+    fn copy_of_words(&self, words: &GpuTensor, place: Range<usize>) -> Result<Arc<GpuTensor>> {
+        let value = self.recorder.tensor(4 * place.len() as u64)?;
+        self.recorder.copy_words([words, &value], [place.start, 0], place.len() as u64);
+        Ok(value)
+    }
+
     /// Returns a word as a tensor.
     fn one_word(&self, words: &GpuTensor, place: usize) -> Result<Arc<GpuTensor>> {
-        let value = self.recorder.tensor(4)?;
-        self.recorder.copy_words([words, &value], [place, 0], 1);
-        Ok(value)
+        self.copy_of_words(words, place..place + 1)
     }
 
     /// Returns whether a parallel loop can run with so many iterations, and with its stacks.
@@ -435,7 +467,8 @@ impl<'a> ProgramRun<'a> {
                 _ => {}
             }
         }
-        self.words(0, operands, known)
+        let places = operands.iter().enumerate().map(|(i, operand)| (i..i + 1, *operand));
+        self.words(places, known)
     }
 
     /// Splits what iterations of parallel loops have pushed to a stack into single elements, until
