@@ -39,7 +39,9 @@ pub fn decode(bytes: &[u8]) -> Result<Array<u8>> {
     Array::try_new(shape, picture.into_raw())
 }
 
-/// Returns pictures like [`decode`], as shades of gray of the shape `[height, width, 1]`.
+/// Returns pictures like [`decode`], as shades of gray of the shape `[height, width, 1]`. The shade
+/// of a color is 0.299 of its red, 0.587 of its green and 0.114 of its blue, as in JPEG files and
+/// in the mode `L` of PIL.
 ///
 /// # Errors
 /// Returns the errors of [`decode`].
@@ -48,9 +50,19 @@ pub fn decode_gray(bytes: &[u8]) -> Result<Array<u8>> {
     if let Some(decoded) = turbo::decode(bytes, turbojpeg::PixelFormat::GRAY) {
         return decoded;
     }
-    let picture = open(bytes)?.into_luma8();
+    let picture = open(bytes)?;
     let shape = [picture.height() as usize, picture.width() as usize, 1];
-    Array::try_new(shape, picture.into_raw())
+    let shades = match picture.color().has_color() {
+        true => picture.into_rgb8().as_raw().as_chunks().0.iter().map(shade).collect(),
+        false => picture.into_luma8().into_raw(),
+    };
+    Array::try_new(shape, shades)
+}
+
+/// Returns the shade of gray of a color. The factors are those of JPEG files times 2^16, and their
+/// sum is 2^16. The crate `image` has those of linear light.
+fn shade(&[r, g, b]: &[u8; 3]) -> u8 {
+    ((19_595 * u32::from(r) + 38_470 * u32::from(g) + 7_471 * u32::from(b) + 0x8000) >> 16) as u8
 }
 
 /// Returns the pictures of files like [`decode`], with access by index. Decode them on several
@@ -97,4 +109,51 @@ fn jpeg_has_end(bytes: &[u8]) -> bool {
 
 fn failed(error: impl Display) -> Diagnostic {
     Diagnostic::new(format!("a picture cannot be decoded: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use image::codecs::jpeg::JpegEncoder;
+    use image::codecs::png::PngEncoder;
+    use image::{ExtendedColorType, ImageEncoder};
+
+    /// Returns a picture of 16 x 16 equal pixels as PNG and as JPEG.
+    fn encoded(pixel: &[u8], color: ExtendedColorType) -> [Vec<u8>; 2] {
+        let (pixels, mut png, mut jpeg) = (pixel.repeat(256), Vec::new(), Vec::new());
+        PngEncoder::new(&mut png).write_image(&pixels, 16, 16, color).unwrap();
+        JpegEncoder::new_with_quality(&mut jpeg, 100).write_image(&pixels, 16, 16, color).unwrap();
+        [png, jpeg]
+    }
+
+    #[test]
+    fn shades_of_gray_weight_the_colors_as_jpeg_files_do() {
+        for (pixel, shade) in
+            [([255, 0, 0], 76), ([0, 255, 0], 150), ([0, 0, 255], 29), ([255; 3], 255), ([10, 200, 30], 124)]
+        {
+            let [png, jpeg] = encoded(&pixel, ExtendedColorType::Rgb8);
+            // The colors of a JPEG file are rounded.
+            for (bytes, most) in [(png, 0), (jpeg, 1)] {
+                let found = decode_gray(&bytes).unwrap();
+                assert_eq!(found.shape(), [16, 16, 1]);
+                let first = found.as_slice()[0];
+                assert!(found.iter().all(|x| x.abs_diff(shade) <= most), "{pixel:?}: {first}, not {shade}");
+            }
+        }
+    }
+
+    #[test]
+    fn shades_of_gray_stay_as_they_are_stored() {
+        let [png, jpeg] = encoded(&[77], ExtendedColorType::L8);
+        for bytes in [png, jpeg] {
+            assert_eq!(decode_gray(&bytes).unwrap().to_vec(), [77; 256]);
+        }
+        let mut png = Vec::new();
+        PngEncoder::new(&mut png).write_image(&[77, 9].repeat(256), 16, 16, ExtendedColorType::La8).unwrap();
+        assert_eq!(decode_gray(&png).unwrap().to_vec(), [77; 256]);
+        let pixels = [0x4d4d_u16.to_ne_bytes(); 256].concat();
+        let mut png = Vec::new();
+        PngEncoder::new(&mut png).write_image(&pixels, 16, 16, ExtendedColorType::L16).unwrap();
+        assert_eq!(decode_gray(&png).unwrap().to_vec(), [0x4d; 256]);
+    }
 }
