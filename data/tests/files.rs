@@ -86,6 +86,22 @@ fn a_file_that_cannot_be_examined_is_not_left_out() {
     assert!(error.contains("dangling") && error.contains("b.txt` cannot be read: "), "{error}");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_pipe_is_read_like_a_file() {
+    use std::os::fd::AsRawFd;
+    for gz in ["", ".gz"] {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let folder = Folder::new("pipe");
+        let bytes = std::fs::read(folder.write(&format!("a.txt{gz}"), b"one\ntwo\n")).unwrap();
+        writer.write_all(&bytes).unwrap();
+        drop(writer);
+        let path = folder.0.join(format!("pipe{gz}"));
+        std::os::unix::fs::symlink(format!("/proc/self/fd/{}", reader.as_raw_fd()), &path).unwrap();
+        assert_eq!(values(&text::lines([path]), 0), ["one", "two"]);
+    }
+}
+
 #[derive(Debug, PartialEq, serde::Deserialize)]
 struct Row {
     name: String,
