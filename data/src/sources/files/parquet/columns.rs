@@ -1,19 +1,16 @@
 //! Columns of row groups, read to memory.
 
 use super::cells::{Cell, ColumnData};
+use super::pages::{CheckedPages, FileWindow, damaged};
 use super::rows::RowFields;
 use ::parquet::basic::{ConvertedType, LogicalType, Repetition, Type as PhysicalType};
-use ::parquet::column::page::{Page, PageMetadata, PageReader};
 use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use ::parquet::data_type::{ByteArray, DataType};
-use ::parquet::errors::{ParquetError, Result as ParquetResult};
+use ::parquet::errors::Result as ParquetResult;
 use ::parquet::file::metadata::RowGroupMetaData;
-use ::parquet::file::reader::{ChunkReader, Length};
 use ::parquet::file::serialized_reader::SerializedPageReader;
 use ::parquet::schema::types::{ColumnDescPtr, SchemaDescriptor};
 use anabranch_dsl::{f16, memory};
-use bytes::Bytes;
-use std::io::Cursor;
 use std::sync::Arc;
 
 /// The number of rows that are decoded at once, so that no memory is reserved for rows that a file
@@ -132,7 +129,9 @@ impl ColumnSource {
         memory::check(n_values * bytes_of_value as u128).map_err(|missing| damaged(&missing.to_string()))?;
         let window = Arc::new(FileWindow { begin, bytes: bytes.into() });
         let pages = SerializedPageReader::new(window, group.column(self.index), n_rows, None)?;
-        let pages = CheckedPages { pages, n_values_left: n_values, bytes_of_value: self.bytes_of_value() };
+        let max_levels = [self.descriptor.max_rep_level(), self.descriptor.max_def_level()];
+        let bytes_of_value = self.bytes_of_value();
+        let pages = CheckedPages { pages, n_values_left: n_values, bytes_of_value, max_levels };
         let reader = get_column_reader(self.descriptor.clone(), Box::new(pages));
         let is_text = self.has_type(&[ConvertedType::UTF8, ConvertedType::ENUM, ConvertedType::JSON], |ty| {
             matches!(ty, LogicalType::String | LogicalType::Enum | LogicalType::Json)
@@ -252,164 +251,6 @@ impl ColumnSource {
         match cells.len() == n_rows && next == n_values {
             true => Ok(Some(cells)),
             false => Err(damaged("its levels do not have the rows and values of the row group")),
-        }
-    }
-}
-
-fn damaged(what: &str) -> ParquetError {
-    ParquetError::General(what.to_owned())
-}
-
-/// The pages of a column, of which each is checked before memory is taken for its values: their
-/// number stands in the page, and the decoder trusts it.
-struct CheckedPages<P> {
-    pages: P,
-    /// The values of the column that were in no page so far.
-    n_values_left: u128,
-    bytes_of_value: usize,
-}
-
-impl<P: PageReader> CheckedPages<P> {
-    fn check(&mut self, page: Option<Page>) -> ParquetResult<Option<Page>> {
-        match &page {
-            Some(Page::DictionaryPage { buf, num_values, .. })
-                if *num_values as usize > buf.len() / self.bytes_of_value =>
-            {
-                let n = buf.len();
-                return Err(damaged(&format!("its dictionary of {n} bytes cannot have {num_values} values")));
-            }
-            Some(Page::DataPage { num_values, .. } | Page::DataPageV2 { num_values, .. }) => {
-                let left = self.n_values_left.checked_sub((*num_values).into());
-                self.n_values_left = left.ok_or_else(|| damaged("its pages have more values than the column"))?;
-            }
-            _ => {}
-        }
-        Ok(page)
-    }
-}
-
-impl<P: PageReader> Iterator for CheckedPages<P> {
-    type Item = ParquetResult<Page>;
-
-    fn next(&mut self) -> Option<ParquetResult<Page>> {
-        self.get_next_page().transpose()
-    }
-}
-
-impl<P: PageReader> PageReader for CheckedPages<P> {
-    fn get_next_page(&mut self) -> ParquetResult<Option<Page>> {
-        let page = self.pages.get_next_page()?;
-        self.check(page)
-    }
-
-    fn peek_next_page(&mut self) -> ParquetResult<Option<PageMetadata>> {
-        self.pages.peek_next_page()
-    }
-
-    fn skip_next_page(&mut self) -> ParquetResult<()> {
-        self.pages.skip_next_page()
-    }
-
-    fn at_record_boundary(&mut self) -> ParquetResult<bool> {
-        self.pages.at_record_boundary()
-    }
-}
-
-/// Bytes of a file from an offset on.
-struct FileWindow {
-    begin: u64,
-    bytes: Bytes,
-}
-
-impl FileWindow {
-    fn from(&self, start: u64) -> ParquetResult<Bytes> {
-        let at = start.checked_sub(self.begin).and_then(|at| usize::try_from(at).ok());
-        let at = at.filter(|&at| at <= self.bytes.len());
-        at.map(|at| self.bytes.slice(at..)).ok_or_else(|| damaged(&format!("byte {start} is not in the column")))
-    }
-}
-
-impl Length for FileWindow {
-    fn len(&self) -> u64 {
-        self.begin + self.bytes.len() as u64
-    }
-}
-
-impl ChunkReader for FileWindow {
-    type T = Cursor<Bytes>;
-
-    fn get_read(&self, start: u64) -> ParquetResult<Cursor<Bytes>> {
-        Ok(Cursor::new(self.from(start)?))
-    }
-
-    fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
-        let bytes = self.from(start)?;
-        match length <= bytes.len() {
-            true => Ok(bytes.slice(..length)),
-            false => Err(damaged(&format!("{length} bytes at byte {start} are not in the column"))),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use ::parquet::basic::Encoding;
-
-    /// Pages that a test has made.
-    struct GivenPages(std::vec::IntoIter<Page>);
-
-    impl Iterator for GivenPages {
-        type Item = ParquetResult<Page>;
-
-        fn next(&mut self) -> Option<ParquetResult<Page>> {
-            self.0.next().map(Ok)
-        }
-    }
-
-    impl PageReader for GivenPages {
-        fn get_next_page(&mut self) -> ParquetResult<Option<Page>> {
-            Ok(self.0.next())
-        }
-
-        fn peek_next_page(&mut self) -> ParquetResult<Option<PageMetadata>> {
-            Ok(None)
-        }
-
-        fn skip_next_page(&mut self) -> ParquetResult<()> {
-            Ok(())
-        }
-    }
-
-    /// Returns the error of pages for 10 numbers of 4 bytes, or the number of pages.
-    fn checked(pages: Vec<Page>) -> Result<usize, String> {
-        let pages = CheckedPages { pages: GivenPages(pages.into_iter()), n_values_left: 10, bytes_of_value: 4 };
-        let pages: ParquetResult<Vec<Page>> = pages.collect();
-        pages.map(|pages| pages.len()).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn pages_that_claim_more_values_than_they_can_have_are_refused() {
-        let dictionary = |num_values: u32| Page::DictionaryPage {
-            buf: Bytes::from_static(&[0; 12]),
-            num_values,
-            encoding: Encoding::PLAIN,
-            is_sorted: false,
-        };
-        let data = |num_values: u32| Page::DataPage {
-            buf: Bytes::from_static(&[0; 12]),
-            num_values,
-            encoding: Encoding::RLE_DICTIONARY,
-            def_level_encoding: Encoding::RLE,
-            rep_level_encoding: Encoding::RLE,
-            statistics: None,
-        };
-        assert_eq!(checked(vec![dictionary(3), data(4), data(6)]), Ok(3));
-        for n in [4, i32::MAX as u32, u32::MAX] {
-            let error = checked(vec![dictionary(n)]).unwrap_err();
-            assert!(error.contains(&format!("its dictionary of 12 bytes cannot have {n} values")), "{error}");
-            let error = checked(vec![data(8), data(n)]).unwrap_err();
-            assert!(error.contains("its pages have more values than the column"), "{error}");
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod cells;
 mod columns;
+mod pages;
 mod rows;
 
 use super::{RecordFormat, RecordReader, records};

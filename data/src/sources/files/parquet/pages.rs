@@ -1,0 +1,406 @@
+//! The pages of columns. Each is checked before memory is taken for what it claims to have.
+
+use crate::protobuf::take_varint;
+use ::parquet::basic::Encoding;
+use ::parquet::column::page::{Page, PageMetadata, PageReader};
+use ::parquet::errors::{ParquetError, Result as ParquetResult};
+use ::parquet::file::reader::{ChunkReader, Length};
+use bytes::Bytes;
+use std::io::Cursor;
+
+pub(super) fn damaged(what: &str) -> ParquetError {
+    ParquetError::General(what.to_owned())
+}
+
+/// The pages of a column, of which each is checked before memory is taken for its values: their
+/// number stands in the page, and the decoder trusts it.
+pub(super) struct CheckedPages<P> {
+    pub(super) pages: P,
+    /// The values of the column that were in no page so far.
+    pub(super) n_values_left: u128,
+    /// The fewest bytes that a value takes in a dictionary.
+    pub(super) bytes_of_value: usize,
+    /// The largest level of repetition, and of definition.
+    pub(super) max_levels: [i16; 2],
+}
+
+impl<P: PageReader> CheckedPages<P> {
+    fn check(&mut self, page: Option<Page>) -> ParquetResult<Option<Page>> {
+        match &page {
+            Some(Page::DictionaryPage { buf, num_values, .. })
+                if *num_values as usize > buf.len() / self.bytes_of_value =>
+            {
+                let n = buf.len();
+                return Err(damaged(&format!("its dictionary of {n} bytes cannot have {num_values} values")));
+            }
+            Some(Page::DataPage { num_values, .. } | Page::DataPageV2 { num_values, .. }) => {
+                let left = self.n_values_left.checked_sub((*num_values).into());
+                self.n_values_left = left.ok_or_else(|| damaged("its pages have more values than the column"))?;
+            }
+            _ => {}
+        }
+        page.as_ref().map_or(Ok(()), |page| self.check_lengths(page))?;
+        Ok(page)
+    }
+
+    /// Checks the number of lengths of strings, which the decoder trusts as well.
+    fn check_lengths(&self, page: &Page) -> ParquetResult<()> {
+        let n_sequences = match page.encoding() {
+            Encoding::DELTA_LENGTH_BYTE_ARRAY => 1,
+            // How much a string shares with the one before comes first.
+            Encoding::DELTA_BYTE_ARRAY => 2,
+            _ => return Ok(()),
+        };
+        let n_values = page.num_values().into();
+        let unreadable = || damaged("the lengths of its values are damaged");
+        let mut bytes = self.values(page).ok_or_else(unreadable)?;
+        for _ in 0..n_sequences {
+            let n = delta_sequence(&mut bytes, n_values).ok_or_else(unreadable)?;
+            if n > n_values {
+                return Err(damaged(&format!("a page of {n_values} values has the lengths of {n}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes of a page behind its levels.
+    fn values<'p>(&self, page: &'p Page) -> Option<&'p [u8]> {
+        let (buf, num_values, encodings) = match page {
+            Page::DataPage { buf, num_values, rep_level_encoding, def_level_encoding, .. } => {
+                (buf, num_values, [rep_level_encoding, def_level_encoding])
+            }
+            Page::DataPageV2 { buf, rep_levels_byte_len, def_levels_byte_len, .. } => {
+                return buf.get(rep_levels_byte_len.checked_add(*def_levels_byte_len)? as usize..);
+            }
+            Page::DictionaryPage { buf, .. } => return Some(buf),
+        };
+        let mut rest = &buf[..];
+        for (max, encoding) in self.max_levels.into_iter().zip(encodings).filter(|&(max, _)| max > 0) {
+            let length = match encoding {
+                Encoding::RLE => 4 + u64::from(u32::from_le_bytes(*rest.first_chunk()?)),
+                // Bits of fixed width: the decoder knows no other encoding.
+                _ => (u64::from(*num_values) * u64::from(max.ilog2() + 1)).div_ceil(8),
+            };
+            rest = rest.get(usize::try_from(length).ok()?..)?;
+        }
+        Some(rest)
+    }
+}
+
+impl<P: PageReader> Iterator for CheckedPages<P> {
+    type Item = ParquetResult<Page>;
+
+    fn next(&mut self) -> Option<ParquetResult<Page>> {
+        self.get_next_page().transpose()
+    }
+}
+
+impl<P: PageReader> PageReader for CheckedPages<P> {
+    fn get_next_page(&mut self) -> ParquetResult<Option<Page>> {
+        let page = self.pages.get_next_page()?;
+        self.check(page)
+    }
+
+    fn peek_next_page(&mut self) -> ParquetResult<Option<PageMetadata>> {
+        self.pages.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> ParquetResult<()> {
+        self.pages.skip_next_page()
+    }
+
+    fn at_record_boundary(&mut self) -> ParquetResult<bool> {
+        self.pages.at_record_boundary()
+    }
+}
+
+/// Removes a sequence of numbers in the encoding `DELTA_BINARY_PACKED` from the begin of bytes, and
+/// returns their number. If there are more than `most`, only that is read.
+fn delta_sequence(bytes: &mut &[u8], most: u64) -> Option<u64> {
+    let number = |bytes: &mut &[u8]| take_varint(bytes).ok();
+    let (block_size, n_parts, n) = (number(bytes)?, number(bytes)?, number(bytes)?);
+    let _first = number(bytes)?;
+    if n > most {
+        return Some(n);
+    }
+    let part_size = block_size.checked_div(n_parts).filter(|&size| size > 0)?;
+    // The first number is not in a block.
+    let mut n_left = n.saturating_sub(1);
+    while n_left > 0 {
+        let _smallest_delta = number(bytes)?;
+        let (widths, rest) = bytes.split_at_checked(usize::try_from(n_parts).ok()?)?;
+        *bytes = rest;
+        for width in widths {
+            // Parts behind the last number have no bytes.
+            if n_left > 0 {
+                let n_bytes = u64::from(*width).checked_mul(part_size)? / 8;
+                *bytes = bytes.get(usize::try_from(n_bytes).ok()?..)?;
+                n_left = n_left.saturating_sub(part_size);
+            }
+        }
+    }
+    Some(n)
+}
+
+/// Bytes of a file from an offset on.
+pub(super) struct FileWindow {
+    pub(super) begin: u64,
+    pub(super) bytes: Bytes,
+}
+
+impl FileWindow {
+    fn from(&self, start: u64) -> ParquetResult<Bytes> {
+        let at = start.checked_sub(self.begin).and_then(|at| usize::try_from(at).ok());
+        let at = at.filter(|&at| at <= self.bytes.len());
+        at.map(|at| self.bytes.slice(at..)).ok_or_else(|| damaged(&format!("byte {start} is not in the column")))
+    }
+}
+
+impl Length for FileWindow {
+    fn len(&self) -> u64 {
+        self.begin + self.bytes.len() as u64
+    }
+}
+
+impl ChunkReader for FileWindow {
+    type T = Cursor<Bytes>;
+
+    fn get_read(&self, start: u64) -> ParquetResult<Cursor<Bytes>> {
+        Ok(Cursor::new(self.from(start)?))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
+        let bytes = self.from(start)?;
+        match length <= bytes.len() {
+            true => Ok(bytes.slice(..length)),
+            false => Err(damaged(&format!("{length} bytes at byte {start} are not in the column"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protobuf::push_varint;
+    use crate::{DataFile, DataStorage};
+    use ::parquet::basic::{Compression, GzipLevel};
+    use ::parquet::data_type::{ByteArray, ByteArrayType};
+    use ::parquet::file::metadata::{
+        ColumnChunkMetaData, FileMetaData, ParquetMetaData, ParquetMetaDataWriter, RowGroupMetaData,
+    };
+    use ::parquet::file::properties::{WriterProperties, WriterVersion};
+    use ::parquet::file::writer::SerializedFileWriter;
+    use ::parquet::schema::parser::parse_message_type;
+    use ::parquet::schema::types::SchemaDescriptor;
+    use serde::de::DeserializeOwned;
+    use std::io::{self, Read};
+    use std::path::Path;
+    use std::sync::Arc;
+
+    /// Pages that a test has made.
+    struct GivenPages(std::vec::IntoIter<Page>);
+
+    impl Iterator for GivenPages {
+        type Item = ParquetResult<Page>;
+
+        fn next(&mut self) -> Option<ParquetResult<Page>> {
+            self.0.next().map(Ok)
+        }
+    }
+
+    impl PageReader for GivenPages {
+        fn get_next_page(&mut self) -> ParquetResult<Option<Page>> {
+            Ok(self.0.next())
+        }
+
+        fn peek_next_page(&mut self) -> ParquetResult<Option<PageMetadata>> {
+            Ok(None)
+        }
+
+        fn skip_next_page(&mut self) -> ParquetResult<()> {
+            Ok(())
+        }
+    }
+
+    /// Returns the error of pages for 10 numbers of 4 bytes, or the number of pages.
+    fn checked(pages: Vec<Page>) -> Result<usize, String> {
+        let pages = GivenPages(pages.into_iter());
+        let pages = CheckedPages { pages, n_values_left: 10, bytes_of_value: 4, max_levels: [0, 0] };
+        let pages: ParquetResult<Vec<Page>> = pages.collect();
+        pages.map(|pages| pages.len()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn pages_that_claim_more_values_than_they_can_have_are_refused() {
+        let dictionary = |num_values: u32| Page::DictionaryPage {
+            buf: Bytes::from_static(&[0; 12]),
+            num_values,
+            encoding: Encoding::PLAIN,
+            is_sorted: false,
+        };
+        let data = |num_values: u32| Page::DataPage {
+            buf: Bytes::from_static(&[0; 12]),
+            num_values,
+            encoding: Encoding::RLE_DICTIONARY,
+            def_level_encoding: Encoding::RLE,
+            rep_level_encoding: Encoding::RLE,
+            statistics: None,
+        };
+        assert_eq!(checked(vec![dictionary(3), data(4), data(6)]), Ok(3));
+        for n in [4, i32::MAX as u32, u32::MAX] {
+            let error = checked(vec![dictionary(n)]).unwrap_err();
+            assert!(error.contains(&format!("its dictionary of 12 bytes cannot have {n} values")), "{error}");
+            let error = checked(vec![data(8), data(n)]).unwrap_err();
+            assert!(error.contains("its pages have more values than the column"), "{error}");
+        }
+    }
+
+    /// The bytes of a file.
+    struct FileOfPages(Vec<u8>);
+
+    impl DataStorage for FileOfPages {
+        fn len(&self, _: &Path) -> io::Result<u64> {
+            Ok(self.0.len() as u64)
+        }
+
+        fn open(&self, _: &Path, offset: u64) -> io::Result<Box<dyn Read + Send>> {
+            Ok(Box::new(Cursor::new(self.0[offset as usize..].to_vec())))
+        }
+    }
+
+    /// Returns the rows of a file, or their errors.
+    fn rows<T: DeserializeOwned + Send + 'static>(bytes: Vec<u8>) -> Vec<Result<T, String>> {
+        let file = DataFile::new(Arc::new(FileOfPages(bytes)), "a.parquet");
+        super::super::rows([file]).iter().map(|row| row.map_err(|error| error.message)).collect()
+    }
+
+    /// Returns a file with a column `x` of as many strings, whose pages these are.
+    fn file_of(repetition: &str, compression: Compression, n_values: i64, pages: &[u8]) -> Vec<u8> {
+        let schema = parse_message_type(&format!("message a {{ {repetition} binary x (UTF8); }}")).unwrap();
+        let schema = Arc::new(SchemaDescriptor::new(Arc::new(schema)));
+        let column = ColumnChunkMetaData::builder(schema.column(0))
+            .set_compression(compression)
+            .set_num_values(n_values)
+            .set_data_page_offset(4)
+            .set_total_compressed_size(pages.len() as i64);
+        let group = RowGroupMetaData::builder(schema.clone())
+            .set_num_rows(n_values)
+            .add_column_metadata(column.build().unwrap())
+            .build();
+        let file = FileMetaData::new(1, n_values, None, None, schema, None);
+        let mut bytes = [b"PAR1", pages].concat();
+        let metadata = ParquetMetaData::new(file, vec![group.unwrap()]);
+        ParquetMetaDataWriter::new(&mut bytes, &metadata).finish().unwrap();
+        bytes
+    }
+
+    const PLAIN: u64 = 0;
+    const RLE: u64 = 3;
+    const DELTA_LENGTH_BYTE_ARRAY: u64 = 6;
+    const DELTA_BYTE_ARRAY: u64 = 7;
+
+    /// Returns a page of the first version, whose header claims this many bytes.
+    fn page(n_values: u64, encoding: u64, claim: u64, body: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        // Each number is behind its type and the difference of its index in its struct.
+        let numbers = |bytes: &mut Vec<u8>, values: &[u64]| {
+            for value in values {
+                bytes.push(0x15);
+                push_varint(bytes, value << 1);
+            }
+        };
+        numbers(&mut bytes, &[0, claim, body.len() as u64]);
+        bytes.push(0x2c);
+        numbers(&mut bytes, &[n_values, encoding, RLE, RLE]);
+        bytes.extend([0, 0]);
+        bytes.extend(body);
+        bytes
+    }
+
+    /// Returns the error of a file with one page, behind its place.
+    fn error_of(repetition: &str, compression: Compression, page: &[u8]) -> String {
+        let error = rows::<(Option<String>,)>(file_of(repetition, compression, 1, page)).remove(0).unwrap_err();
+        let place = "`a.parquet`, row group 0, column `x`: Parquet error: ";
+        error.strip_prefix(place).unwrap_or_else(|| panic!("{error}")).to_owned()
+    }
+
+    /// One length of 5, 2^40 lengths, and one of 0.
+    const ONE: &[u8] = &[0x80, 1, 4, 1, 10];
+    const MANY: &[u8] = &[0x80, 1, 4, 0x80, 0x80, 0x80, 0x80, 0x80, 0x20, 0];
+    const ZERO: &[u8] = &[0x80, 1, 4, 1, 0];
+
+    #[test]
+    fn a_page_with_more_lengths_than_values_is_refused() {
+        let read = |repetition: &str, encoding: u64, parts: &[&[u8]]| {
+            let body = parts.concat();
+            let page = page(1, encoding, body.len() as u64, &body);
+            rows::<(Option<String>,)>(file_of(repetition, Compression::UNCOMPRESSED, 1, &page)).remove(0)
+        };
+        // A run of one level of 1, with its length.
+        let levels: &[u8] = &[2, 0, 0, 0, 2, 1];
+        for (repetition, levels) in [("required", &[][..]), ("optional", levels)] {
+            let hello = Ok((Some("hello".to_owned()),));
+            assert_eq!(read(repetition, PLAIN, &[levels, &[5, 0, 0, 0], b"hello"]), hello);
+            assert_eq!(read(repetition, DELTA_LENGTH_BYTE_ARRAY, &[levels, ONE, b"hello"]), hello);
+            assert_eq!(read(repetition, DELTA_BYTE_ARRAY, &[levels, ZERO, ONE, b"hello"]), hello);
+            for (encoding, parts) in [
+                (DELTA_LENGTH_BYTE_ARRAY, &[levels, MANY][..]),
+                (DELTA_BYTE_ARRAY, &[levels, MANY]),
+                (DELTA_BYTE_ARRAY, &[levels, ZERO, MANY]),
+            ] {
+                let body = parts.concat();
+                let page = page(1, encoding, body.len() as u64, &body);
+                let error = error_of(repetition, Compression::UNCOMPRESSED, &page);
+                assert_eq!(error, "a page of 1 values has the lengths of 1099511627776");
+            }
+        }
+    }
+
+    #[test]
+    fn pages_that_the_crate_has_written_pass_the_checks() {
+        type Row = Option<Vec<String>>;
+        let string = |i: usize, k: usize| match i {
+            1000 => "a".repeat(1 << 20),
+            _ => format!("{}{i}.{k}", "row ".repeat(i % 40)),
+        };
+        let row = |i: usize| (i % 11 > 0).then(|| (0..i % 4).map(|k| string(i, k)).collect());
+        let expected: Vec<Result<(Row,), String>> = (0..3000).map(|i| Ok((row(i),))).collect();
+        let (mut strings, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
+        for row in expected.iter().map(|row| &row.as_ref().unwrap().0) {
+            let elements = row.as_deref().unwrap_or_default();
+            strings.extend(elements.iter().map(|x| ByteArray::from(x.as_str())));
+            let level = [i16::from(row.is_some()), 3][usize::from(!elements.is_empty())];
+            definitions.extend(vec![level; elements.len().max(1)]);
+            repetitions.extend((0..elements.len().max(1)).map(|k| i16::from(k > 0)));
+        }
+        let schema = "message a { optional group x (LIST) { repeated group list {
+            optional binary element (UTF8);
+        } } }";
+        let schema = Arc::new(parse_message_type(schema).unwrap());
+        let gzip = Compression::GZIP(GzipLevel::default());
+        let codecs = [Compression::UNCOMPRESSED, Compression::SNAPPY, gzip, Compression::LZ4, Compression::LZ4_RAW];
+        let encodings = [Encoding::PLAIN, Encoding::DELTA_LENGTH_BYTE_ARRAY, Encoding::DELTA_BYTE_ARRAY];
+        for (i, (codec, encoding)) in codecs.iter().flat_map(|codec| encodings.map(|of| (*codec, of))).enumerate() {
+            let version = [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0][i % 2];
+            let properties = WriterProperties::builder()
+                .set_writer_version(version)
+                .set_compression(codec)
+                .set_encoding(encoding)
+                .set_dictionary_enabled(encoding == Encoding::PLAIN)
+                .set_write_page_header_statistics(true)
+                .set_data_page_row_count_limit(700)
+                .set_write_batch_size(300)
+                .build();
+            let mut bytes = Vec::new();
+            let mut file = SerializedFileWriter::new(&mut bytes, schema.clone(), Arc::new(properties)).unwrap();
+            let mut group = file.next_row_group().unwrap();
+            let mut column = group.next_column().unwrap().unwrap();
+            let writer = column.typed::<ByteArrayType>();
+            writer.write_batch(&strings, Some(&definitions), Some(&repetitions)).unwrap();
+            column.close().unwrap();
+            group.close().unwrap();
+            file.close().unwrap();
+            assert!(rows::<(Row,)>(bytes) == expected, "{codec} {encoding} {version:?}");
+        }
+    }
+}
