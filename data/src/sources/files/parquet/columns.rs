@@ -3,7 +3,7 @@
 use super::cells::{Cell, ColumnData};
 use super::pages::{CheckedPages, FileWindow, damaged};
 use super::rows::RowFields;
-use ::parquet::basic::{ConvertedType, LogicalType, Repetition, Type as PhysicalType};
+use ::parquet::basic::{Compression, ConvertedType, LogicalType, Repetition, Type as PhysicalType};
 use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use ::parquet::data_type::{ByteArray, DataType};
 use ::parquet::errors::Result as ParquetResult;
@@ -127,11 +127,19 @@ impl ColumnSource {
         let n_values = u128::try_from(group.column(self.index).num_values()).unwrap_or(0).max(n_rows as u128);
         let bytes_of_value = size_of::<Cell>() + size_of::<ByteArray>() + 2 * size_of::<i16>();
         memory::check(n_values * bytes_of_value as u128).map_err(|missing| damaged(&missing.to_string()))?;
-        let window = Arc::new(FileWindow { begin, bytes: bytes.into() });
-        let pages = SerializedPageReader::new(window, group.column(self.index), n_rows, None)?;
+        let column = group.column(self.index);
+        let window = Arc::new(FileWindow::new(begin, bytes.into(), column.compression()));
+        let (column, gzip) = match column.compression() {
+            Compression::GZIP(_) => {
+                let plain = column.clone().into_builder().set_compression(Compression::UNCOMPRESSED);
+                (plain.build()?, Some(window.clone()))
+            }
+            _ => (column.clone(), None),
+        };
+        let pages = SerializedPageReader::new(window, &column, n_rows, None)?;
         let max_levels = [self.descriptor.max_rep_level(), self.descriptor.max_def_level()];
         let bytes_of_value = self.bytes_of_value();
-        let pages = CheckedPages { pages, n_values_left: n_values, bytes_of_value, max_levels };
+        let pages = CheckedPages { pages, n_values_left: n_values, bytes_of_value, max_levels, gzip };
         let reader = get_column_reader(self.descriptor.clone(), Box::new(pages));
         let is_text = self.has_type(&[ConvertedType::UTF8, ConvertedType::ENUM, ConvertedType::JSON], |ty| {
             matches!(ty, LogicalType::String | LogicalType::Enum | LogicalType::Json)

@@ -6,6 +6,7 @@
 
 mod cells;
 mod columns;
+mod page_head;
 mod pages;
 mod rows;
 

@@ -1,12 +1,17 @@
 //! The pages of columns. Each is checked before memory is taken for what it claims to have.
 
+use super::page_head::{INDEX_PAGE, PageHead};
 use crate::protobuf::take_varint;
-use ::parquet::basic::Encoding;
+use ::parquet::basic::{Compression, Encoding};
 use ::parquet::column::page::{Page, PageMetadata, PageReader};
 use ::parquet::errors::{ParquetError, Result as ParquetResult};
 use ::parquet::file::reader::{ChunkReader, Length};
+use anabranch_dsl::memory;
 use bytes::Bytes;
-use std::io::Cursor;
+use flate2::read::MultiGzDecoder;
+use std::io::{Cursor, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(super) fn damaged(what: &str) -> ParquetError {
     ParquetError::General(what.to_owned())
@@ -22,6 +27,8 @@ pub(super) struct CheckedPages<P> {
     pub(super) bytes_of_value: usize,
     /// The largest level of repetition, and of definition.
     pub(super) max_levels: [i16; 2],
+    /// Where the pages are, if they are compressed by gzip.
+    pub(super) gzip: Option<Arc<FileWindow>>,
 }
 
 impl<P: PageReader> CheckedPages<P> {
@@ -97,7 +104,10 @@ impl<P: PageReader> Iterator for CheckedPages<P> {
 
 impl<P: PageReader> PageReader for CheckedPages<P> {
     fn get_next_page(&mut self) -> ParquetResult<Option<Page>> {
-        let page = self.pages.get_next_page()?;
+        let mut page = self.pages.get_next_page()?;
+        if let (Some(page), Some(window)) = (&mut page, &self.gzip) {
+            window.inflate(page)?;
+        }
         self.check(page)
     }
 
@@ -142,13 +152,90 @@ fn delta_sequence(bytes: &mut &[u8], most: u64) -> Option<u64> {
     Some(n)
 }
 
-/// Bytes of a file from an offset on.
+/// Returns how many bytes a codec can make of one byte, at most.
+fn largest_ratio(codec: Compression) -> u64 {
+    match codec {
+        Compression::UNCOMPRESSED => 1,
+        // Three bytes copy 64.
+        Compression::SNAPPY => 22,
+        // A byte adds 255 to the length of a copy.
+        Compression::LZ4 | Compression::LZ4_RAW => 255,
+        // Two bits copy 258.
+        Compression::GZIP(_) => 4 * 258,
+        // Four bytes are a block of 128 KiB.
+        Compression::ZSTD(_) => 1 << 15,
+        // A few bytes are a block of 16 MiB, and a block may be small.
+        Compression::BROTLI(_) | Compression::LZO => u64::MAX,
+    }
+}
+
+/// The bytes of a column in a file.
 pub(super) struct FileWindow {
-    pub(super) begin: u64,
-    pub(super) bytes: Bytes,
+    begin: u64,
+    bytes: Bytes,
+    codec: Compression,
+    /// The offset of the header of the next page.
+    next: AtomicU64,
+    /// The size after decompression that the header of the last page claims.
+    claim: AtomicU64,
 }
 
 impl FileWindow {
+    pub(super) fn new(begin: u64, bytes: Bytes, codec: Compression) -> FileWindow {
+        FileWindow { begin, bytes, codec, next: begin.into(), claim: 0.into() }
+    }
+
+    /// Checks the size that the header of a page claims, whose compressed bytes are these: the
+    /// decoder takes memory for it before it decompresses one.
+    fn check_claim(&self, start: u64, length: u64) -> ParquetResult<()> {
+        let unreadable = || damaged("the header of a page is damaged");
+        let mut at = self.next.load(Ordering::Relaxed);
+        let head = loop {
+            let head = PageHead::read(&self.from(at)?).ok_or_else(unreadable)?;
+            match at + head.length {
+                body if head.page_type == INDEX_PAGE => at = body + head.compressed,
+                body if body == start && head.compressed == length => break head,
+                _ => return Err(unreadable()),
+            }
+        };
+        let claim = head.uncompressed;
+        if claim > length.saturating_mul(largest_ratio(self.codec)) {
+            let what = format!("a page of {length} bytes cannot have {claim} bytes when it is decompressed");
+            return Err(damaged(&what));
+        }
+        memory::check(claim.into()).map_err(|missing| damaged(&missing.to_string()))?;
+        self.next.store(start + length, Ordering::Relaxed);
+        self.claim.store(claim, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Decompresses the last page, which has these bytes behind its levels and is read without its
+    /// codec: the crate decompresses all that there is, whatever the page claims.
+    fn inflate(&self, page: &mut Page) -> ParquetResult<()> {
+        let claim = self.claim.load(Ordering::Relaxed);
+        let (buf, n_levels) = match page {
+            Page::DataPage { buf, .. } | Page::DictionaryPage { buf, .. } => (buf, 0),
+            Page::DataPageV2 { is_compressed: false, .. } => return Ok(()),
+            Page::DataPageV2 { buf, rep_levels_byte_len, def_levels_byte_len, .. } => {
+                (buf, u64::from(*rep_levels_byte_len) + u64::from(*def_levels_byte_len))
+            }
+        };
+        let wrong = || damaged(&format!("a page does not have {claim} bytes when it is decompressed"));
+        let n_values = claim.checked_sub(n_levels).ok_or_else(wrong)?;
+        let (levels, compressed) = buf.split_at_checked(n_levels as usize).ok_or_else(wrong)?;
+        let mut inflated = Vec::with_capacity(claim as usize + 1);
+        inflated.extend(levels);
+        // A page of nulls may have no bytes at all.
+        if n_values > 0 {
+            MultiGzDecoder::new(compressed).take(n_values + 1).read_to_end(&mut inflated)?;
+        }
+        if inflated.len() as u64 != claim {
+            return Err(wrong());
+        }
+        *buf = inflated.into();
+        Ok(())
+    }
+
     fn from(&self, start: u64) -> ParquetResult<Bytes> {
         let at = start.checked_sub(self.begin).and_then(|at| usize::try_from(at).ok());
         let at = at.filter(|&at| at <= self.bytes.len());
@@ -171,10 +258,13 @@ impl ChunkReader for FileWindow {
 
     fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
         let bytes = self.from(start)?;
-        match length <= bytes.len() {
-            true => Ok(bytes.slice(..length)),
-            false => Err(damaged(&format!("{length} bytes at byte {start} are not in the column"))),
+        if length > bytes.len() {
+            return Err(damaged(&format!("{length} bytes at byte {start} are not in the column")));
         }
+        if self.codec != Compression::UNCOMPRESSED {
+            self.check_claim(start, length as u64)?;
+        }
+        Ok(bytes.slice(..length))
     }
 }
 
@@ -183,7 +273,7 @@ mod tests {
     use super::*;
     use crate::protobuf::push_varint;
     use crate::{DataFile, DataStorage};
-    use ::parquet::basic::{Compression, GzipLevel};
+    use ::parquet::basic::GzipLevel;
     use ::parquet::data_type::{ByteArray, ByteArrayType};
     use ::parquet::file::metadata::{
         ColumnChunkMetaData, FileMetaData, ParquetMetaData, ParquetMetaDataWriter, RowGroupMetaData,
@@ -192,10 +282,10 @@ mod tests {
     use ::parquet::file::writer::SerializedFileWriter;
     use ::parquet::schema::parser::parse_message_type;
     use ::parquet::schema::types::SchemaDescriptor;
+    use flate2::write::GzEncoder;
     use serde::de::DeserializeOwned;
-    use std::io::{self, Read};
+    use std::io::{self, Write};
     use std::path::Path;
-    use std::sync::Arc;
 
     /// Pages that a test has made.
     struct GivenPages(std::vec::IntoIter<Page>);
@@ -225,7 +315,7 @@ mod tests {
     /// Returns the error of pages for 10 numbers of 4 bytes, or the number of pages.
     fn checked(pages: Vec<Page>) -> Result<usize, String> {
         let pages = GivenPages(pages.into_iter());
-        let pages = CheckedPages { pages, n_values_left: 10, bytes_of_value: 4, max_levels: [0, 0] };
+        let pages = CheckedPages { pages, n_values_left: 10, bytes_of_value: 4, max_levels: [0, 0], gzip: None };
         let pages: ParquetResult<Vec<Page>> = pages.collect();
         pages.map(|pages| pages.len()).map_err(|error| error.to_string())
     }
@@ -317,6 +407,18 @@ mod tests {
         bytes
     }
 
+    /// Returns a page of the second version with a value.
+    fn page_v2(encoding: u64, claim: u64, body: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0x15, 6, 0x15];
+        push_varint(&mut bytes, claim << 1);
+        bytes.push(0x15);
+        push_varint(&mut bytes, (body.len() as u64) << 1);
+        // The fields are values, nulls, rows, the encoding, and the bytes of levels.
+        bytes.extend([0x5c, 0x15, 2, 0x15, 0, 0x15, 2, 0x15, encoding as u8 * 2, 0x15, 0, 0x15, 0, 0, 0]);
+        bytes.extend(body);
+        bytes
+    }
+
     /// Returns the error of a file with one page, behind its place.
     fn error_of(repetition: &str, compression: Compression, page: &[u8]) -> String {
         let error = rows::<(Option<String>,)>(file_of(repetition, compression, 1, page)).remove(0).unwrap_err();
@@ -377,8 +479,7 @@ mod tests {
             optional binary element (UTF8);
         } } }";
         let schema = Arc::new(parse_message_type(schema).unwrap());
-        let gzip = Compression::GZIP(GzipLevel::default());
-        let codecs = [Compression::UNCOMPRESSED, Compression::SNAPPY, gzip, Compression::LZ4, Compression::LZ4_RAW];
+        let codecs = [Compression::UNCOMPRESSED, Compression::SNAPPY, GZIP(), Compression::LZ4, Compression::LZ4_RAW];
         let encodings = [Encoding::PLAIN, Encoding::DELTA_LENGTH_BYTE_ARRAY, Encoding::DELTA_BYTE_ARRAY];
         for (i, (codec, encoding)) in codecs.iter().flat_map(|codec| encodings.map(|of| (*codec, of))).enumerate() {
             let version = [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0][i % 2];
@@ -401,6 +502,57 @@ mod tests {
             group.close().unwrap();
             file.close().unwrap();
             assert!(rows::<(Row,)>(bytes) == expected, "{codec} {encoding} {version:?}");
+        }
+    }
+
+    const GZIP: fn() -> Compression = || Compression::GZIP(GzipLevel::default());
+
+    #[test]
+    fn a_page_that_claims_more_bytes_than_its_codec_can_make_is_refused() {
+        let claim = i32::MAX as u64;
+        for codec in [Compression::SNAPPY, Compression::LZ4, Compression::LZ4_RAW, GZIP()] {
+            for version in [1, 2] {
+                let page = match version {
+                    1 => page(1, PLAIN, claim, &[1, 2, 3, 4]),
+                    _ => page_v2(PLAIN, claim, &[1, 2, 3, 4]),
+                };
+                let error = error_of("required", codec, &page);
+                assert_eq!(error, "a page of 4 bytes cannot have 2147483647 bytes when it is decompressed", "{codec}");
+            }
+        }
+        let body = [&[5, 0, 0, 0][..], b"hello"].concat();
+        let read = |pages: &[u8]| rows::<(String,)>(file_of("required", Compression::UNCOMPRESSED, 1, pages)).remove(0);
+        assert_eq!(read(&page(1, PLAIN, claim, &body)), Ok(("hello".to_owned(),)), "it is not compressed");
+        // Pages that are indices are stepped over.
+        let index = [0x15, 2, 0x15, 200, 1, 0x15, 6, 0, 9, 9, 9];
+        let pages = [&index[..], &index, &page(1, PLAIN, claim, &[1, 2, 3, 4])].concat();
+        let error = error_of("required", Compression::SNAPPY, &pages);
+        assert!(error.starts_with("a page of 4 bytes cannot have 2147483647 bytes"), "{error}");
+        // The decoder takes a long integer for a short one.
+        let mut odd = page(1, PLAIN, 9, &body);
+        odd[7] = 0x16;
+        assert_eq!(read(&odd), Ok(("hello".to_owned(),)));
+        assert_eq!(error_of("required", Compression::SNAPPY, &odd), "the header of a page is damaged");
+    }
+
+    #[test]
+    fn a_gzip_page_is_decompressed_up_to_the_size_that_it_claims() {
+        let gzip = |bytes: &[u8]| {
+            let mut to = GzEncoder::new(Vec::new(), flate2::Compression::best());
+            to.write_all(bytes).unwrap();
+            to.finish().unwrap()
+        };
+        let body = [&[5, 0, 0, 0][..], b"hello"].concat();
+        // Several members are one stream.
+        for bytes in [gzip(&body), [gzip(&body[..3]), gzip(&body[3..])].concat()] {
+            for page in [page(1, PLAIN, 9, &bytes), page_v2(PLAIN, 9, &bytes)] {
+                assert_eq!(rows::<(String,)>(file_of("required", GZIP(), 1, &page)), [Ok(("hello".to_owned(),))]);
+            }
+        }
+        let zeros = gzip(&vec![0; 1 << 20]);
+        for (claim, bytes) in [(1000, &zeros), (10, &gzip(&body))] {
+            let error = error_of("required", GZIP(), &page(1, PLAIN, claim, bytes));
+            assert_eq!(error, format!("a page does not have {claim} bytes when it is decompressed"));
         }
     }
 }
