@@ -117,6 +117,19 @@ fn a_null_is_an_error_that_names_row_group_row_and_column() {
 }
 
 #[test]
+fn lists_with_nulls_are_lists_of_options() {
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Row {
+        words: Option<Vec<Option<i64>>>,
+    }
+    let found = values(&parquet::rows::<Row>([fixture("nulls.parquet")]).map(|row| row.words), 0);
+    let some = |words: &[i64]| Some(words.iter().copied().map(Some).collect());
+    assert_eq!(found, [some(&[1]), some(&[]), None, Some(vec![Some(2), None]), some(&[3, 4])]);
+    let pairs = all(&parquet::rows::<(Option<f64>, [Option<i64>; 2], String)>([fixture("nulls.parquet")]), 0);
+    assert_eq!(pairs[3], Ok((Some(4.0), [Some(2), None], "d".to_owned())));
+}
+
+#[test]
 fn columns_that_do_not_fit_are_errors() {
     fn first<T: serde::de::DeserializeOwned + Send + 'static>(name: &str) -> anabranch::Diagnostic {
         match parquet::rows::<T>([fixture(name)]).iter().next() {

@@ -1,6 +1,6 @@
 //! Columns of row groups, read to memory.
 
-use super::cells::{Cell, ColumnData};
+use super::cells::{Cell, CellDeserializer, ColumnData};
 use super::pages::{CheckedPages, FileWindow, damaged};
 use super::rows::RowFields;
 use ::parquet::basic::{Compression, ConvertedType, LogicalType, Repetition, Type as PhysicalType};
@@ -93,13 +93,24 @@ pub(super) struct ColumnValues {
     pub(super) name: String,
     pub(super) values: ColumnData,
     /// The cell of each row. Without them, each row has the value of its index.
-    cells: Option<Vec<Cell>>,
+    cells: Option<RowCells>,
+}
+
+/// The cells of a column, and the elements of those that are lists with nulls.
+#[derive(Default)]
+struct RowCells {
+    cells: Vec<Cell>,
+    elements: Vec<Cell>,
 }
 
 impl ColumnValues {
     /// Returns the cell of a row.
-    pub(super) fn cell(&self, row: usize) -> Cell {
-        self.cells.as_ref().map_or(Cell::Value(row), |cells| cells[row])
+    pub(super) fn cell(&self, row: usize) -> CellDeserializer<'_> {
+        let (cell, elements) = match &self.cells {
+            Some(RowCells { cells, elements }) => (cells[row], &elements[..]),
+            None => (Cell::Value(row), &[][..]),
+        };
+        CellDeserializer { values: &self.values, elements, cell }
     }
 }
 
@@ -125,7 +136,8 @@ impl ColumnSource {
     ) -> ParquetResult<ColumnValues> {
         // A few bytes of a file can stand for any number of equal values.
         let n_values = u128::try_from(group.column(self.index).num_values()).unwrap_or(0).max(n_rows as u128);
-        let bytes_of_value = size_of::<Cell>() + size_of::<ByteArray>() + 2 * size_of::<i16>();
+        let n_cells = if self.descriptor.max_rep_level() > 0 { 2 } else { 1 };
+        let bytes_of_value = n_cells * size_of::<Cell>() + size_of::<ByteArray>() + 2 * size_of::<i16>();
         memory::check(n_values * bytes_of_value as u128).map_err(|missing| damaged(&missing.to_string()))?;
         let column = group.column(self.index);
         let window = Arc::new(FileWindow::new(begin, bytes.into(), column.compression()));
@@ -204,7 +216,7 @@ impl ColumnSource {
         n_rows: usize,
         convert: impl Fn(D::T) -> T,
         values_of: impl FnOnce(Vec<T>) -> ColumnData,
-    ) -> ParquetResult<(ColumnData, Option<Vec<Cell>>)> {
+    ) -> ParquetResult<(ColumnData, Option<RowCells>)> {
         let (mut values, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
         let mut n_read = 0;
         while n_read < n_rows {
@@ -226,7 +238,7 @@ impl ColumnSource {
         repetitions: &[i16],
         n_values: usize,
         n_rows: usize,
-    ) -> ParquetResult<Option<Vec<Cell>>> {
+    ) -> ParquetResult<Option<RowCells>> {
         let whole = self.descriptor.max_def_level();
         let is_list = self.descriptor.max_rep_level() > 0;
         if !is_list && n_values == n_rows {
@@ -234,7 +246,7 @@ impl ColumnSource {
         }
         // With a list this level has one element or more; with the one below it is empty.
         let has_elements = self.descriptor.repeated_ancestor_def_level();
-        let (mut cells, mut next) = (Vec::new(), 0);
+        let (RowCells { mut cells, mut elements }, mut next) = (RowCells::default(), 0);
         for (i, &definition) in definitions.iter().enumerate() {
             let is_value = definition == whole;
             let begin = next;
@@ -243,21 +255,33 @@ impl ColumnSource {
                 cells.push(if is_value { Cell::Value(begin) } else { Cell::Null });
                 continue;
             }
-            let is_row = repetitions.get(i) == Some(&0);
-            match cells.last_mut() {
-                _ if is_row => cells.push(match definition {
-                    _ if is_value => Cell::List { begin, end: next },
-                    level if level >= has_elements => Cell::NullInList,
-                    level if level + 1 == has_elements => Cell::List { begin, end: begin },
-                    _ => Cell::Null,
-                }),
-                Some(Cell::List { end, .. }) if is_value => *end = next,
-                Some(cell) => *cell = Cell::NullInList,
-                None => return Err(damaged("it begins within a row")),
+            let is_element = definition >= has_elements;
+            if repetitions.get(i) == Some(&0) {
+                // A list begins without elements.
+                let is_null = definition + 1 < has_elements;
+                cells.push(if is_null { Cell::Null } else { Cell::List { begin, end: begin } });
+                if !is_element {
+                    continue;
+                }
             }
+            let list = cells.last_mut().ok_or_else(|| damaged("it begins within a row"))?;
+            *list = match *list {
+                Cell::List { begin, .. } if is_value => Cell::List { begin, end: next },
+                Cell::List { begin, end } if is_element => {
+                    let first = elements.len();
+                    elements.extend((begin..end).map(Cell::Value));
+                    elements.push(Cell::NullInList);
+                    Cell::NullableList { begin: first, end: elements.len() }
+                }
+                Cell::NullableList { begin: first, .. } if is_element => {
+                    elements.push(if is_value { Cell::Value(begin) } else { Cell::NullInList });
+                    Cell::NullableList { begin: first, end: elements.len() }
+                }
+                _ => return Err(damaged("the levels of its lists are damaged")),
+            };
         }
         match cells.len() == n_rows && next == n_values {
-            true => Ok(Some(cells)),
+            true => Ok(Some(RowCells { cells, elements })),
             false => Err(damaged("its levels do not have the rows and values of the row group")),
         }
     }

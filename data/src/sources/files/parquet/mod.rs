@@ -35,7 +35,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// | strings | `String` |
 /// | bytes | `String` if they are UTF-8, `Vec<u8>` |
 /// | lists of these | `Vec<T>`, or `[T; n]` if all have `n` elements, at most 32 |
-/// | one with nulls | `Option<T>` |
+/// | one with nulls | `Option<T>`; of elements of lists that are null, `Vec<Option<T>>` |
 ///
 /// A null in another field is an error that names the file, the row group, the row in it and the
 /// column. The next row follows. If a row group cannot be read, the next one follows. Lists of

@@ -460,19 +460,20 @@ mod tests {
 
     #[test]
     fn pages_that_the_crate_has_written_pass_the_checks() {
-        type Row = Option<Vec<String>>;
+        type Row = Option<Vec<Option<String>>>;
         let string = |i: usize, k: usize| match i {
             1000 => "a".repeat(1 << 20),
             _ => format!("{}{i}.{k}", "row ".repeat(i % 40)),
         };
-        let row = |i: usize| (i % 11 > 0).then(|| (0..i % 4).map(|k| string(i, k)).collect());
+        let element = |i: usize, k: usize| ((i + k) % 5 > 0 || i == 1000).then(|| string(i, k));
+        let row = |i: usize| (i % 11 > 0).then(|| (0..i % 4).map(|k| element(i, k)).collect());
         let expected: Vec<Result<(Row,), String>> = (0..3000).map(|i| Ok((row(i),))).collect();
         let (mut strings, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
         for row in expected.iter().map(|row| &row.as_ref().unwrap().0) {
             let elements = row.as_deref().unwrap_or_default();
-            strings.extend(elements.iter().map(|x| ByteArray::from(x.as_str())));
-            let level = [i16::from(row.is_some()), 3][usize::from(!elements.is_empty())];
-            definitions.extend(vec![level; elements.len().max(1)]);
+            strings.extend(elements.iter().flatten().map(|x| ByteArray::from(x.as_str())));
+            definitions.extend(elements.iter().map(|x| 2 + i16::from(x.is_some())));
+            definitions.extend(elements.is_empty().then_some(i16::from(row.is_some())));
             repetitions.extend((0..elements.len().max(1)).map(|k| i16::from(k > 0)));
         }
         let schema = "message a { optional group x (LIST) { repeated group list {

@@ -1,6 +1,6 @@
 //! Rows, as types of users.
 
-use super::cells::{CellDeserializer, RowError};
+use super::cells::RowError;
 use super::columns::ColumnValues;
 use serde::de::{
     self, DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor,
@@ -106,7 +106,7 @@ impl<'a> RowDeserializer<'a> {
     }
 
     fn value<'de, S: DeserializeSeed<'de>>(&self, column: &ColumnValues, seed: S) -> Result<S::Value, RowError> {
-        let cell = CellDeserializer { values: &column.values, cell: column.cell(self.row) };
+        let cell = column.cell(self.row);
         let at_column = |error| RowError { column: Some(column.name.clone()), ..error };
         seed.deserialize(cell).map_err(at_column)
     }
