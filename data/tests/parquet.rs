@@ -130,6 +130,39 @@ fn lists_with_nulls_are_lists_of_options() {
 }
 
 #[test]
+fn a_flattened_struct_takes_nulls_and_leaves_columns_that_it_does_not_have() {
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Inner {
+        x: Option<f64>,
+    }
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Outer {
+        name: Option<String>,
+        #[serde(flatten)]
+        inner: Inner,
+    }
+    let rows = values(&parquet::rows::<Outer>([fixture("nulls.parquet")]), 0);
+    let x: Vec<_> = rows.iter().map(|row| row.inner.x).collect();
+    assert_eq!((x, &rows[2].name), (vec![Some(1.0), None, Some(3.0), Some(4.0), Some(5.0)], &None));
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Supported {
+        #[serde(flatten)]
+        inner: BTreeMap<String, i64>,
+    }
+    let rows = values(&parquet::rows::<Supported>([fixture("unsupported.parquet")]), 0);
+    let inner = |fine: i64| BTreeMap::from([("fine".to_owned(), fine)]);
+    assert_eq!(rows, [7, 8].map(|fine| Supported { inner: inner(fine) }));
+    let error = all(&parquet::rows::<(i64,)>([fixture("unsupported.parquet")]), 0).remove(0).unwrap_err();
+    assert!(error.ends_with("the column `decimal` has decimal numbers, which is not supported"), "{error}");
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Ignored {
+        x: serde::de::IgnoredAny,
+        words: serde::de::IgnoredAny,
+    }
+    assert_eq!(values(&parquet::rows::<Ignored>([fixture("nulls.parquet")]), 0).len(), 5);
+}
+
+#[test]
 fn columns_that_do_not_fit_are_errors() {
     fn first<T: serde::de::DeserializeOwned + Send + 'static>(name: &str) -> anabranch::Diagnostic {
         match parquet::rows::<T>([fixture(name)]).iter().next() {

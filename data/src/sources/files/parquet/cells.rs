@@ -99,6 +99,10 @@ impl<'de> Deserializer<'de> for CellDeserializer<'_> {
         if matches!(self.cell, Cell::List { .. } | Cell::NullableList { .. }) {
             return self.deserialize_seq(visitor);
         }
+        if let Cell::Null | Cell::NullInList = self.cell {
+            // A type that takes any value may take none.
+            return visitor.visit_none().map_err(|_: RowError| self.index().expect_err("it is null"));
+        }
         let i = self.index()?;
         match self.values {
             ColumnData::Bool(values) => visitor.visit_bool(values[i]),
@@ -186,9 +190,12 @@ impl<'de> Deserializer<'de> for CellDeserializer<'_> {
         }
     }
 
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, RowError> {
+        visitor.visit_unit()
+    }
+
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char unit unit_struct tuple_struct map struct identifier
-        ignored_any
     }
 }
 

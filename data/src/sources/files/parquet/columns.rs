@@ -11,6 +11,7 @@ use ::parquet::file::metadata::RowGroupMetaData;
 use ::parquet::file::serialized_reader::SerializedPageReader;
 use ::parquet::schema::types::{ColumnDescPtr, SchemaDescriptor};
 use anabranch_dsl::{f16, memory};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The number of rows that are decoded at once, so that no memory is reserved for rows that a file
@@ -31,16 +32,23 @@ type SchemaError = (String, String);
 /// Returns the columns of a schema that rows with these fields need.
 pub(super) fn wanted(schema: &SchemaDescriptor, fields: &RowFields) -> Result<Vec<ColumnSource>, SchemaError> {
     let names: Vec<String> = schema.columns().iter().map(|column| name_of(schema, column)).collect();
+    let mut n_columns: HashMap<&str, usize> = HashMap::new();
+    for name in &names {
+        *n_columns.entry(name).or_default() += 1;
+    }
     let mut columns: Vec<ColumnSource> = Vec::new();
     for (index, (descriptor, name)) in schema.columns().iter().zip(&names).enumerate() {
         if !fields.want(name) {
             continue;
         }
         let unsupported = match what_is_unsupported(descriptor) {
-            None if columns.iter().any(|column| column.name == *name) => Some("lists of several values or a map"),
+            None if n_columns[name.as_str()] > 1 => Some("lists of several values or a map"),
             what => what,
         };
         if let Some(what) = unsupported {
+            if let RowFields::Supported = fields {
+                continue;
+            }
             let help = "use a struct without this field, or store it as numbers, strings or lists of them";
             return Err((format!("the column `{name}` has {what}, which is not supported"), help.to_owned()));
         }
