@@ -216,6 +216,25 @@ fn columns_that_do_not_fit_are_errors() {
 }
 
 #[test]
+fn an_optional_field_with_the_name_of_a_group_is_an_error() {
+    #[derive(Deserialize)]
+    struct Row {
+        #[expect(dead_code, reason = "it cannot be read")]
+        long: i64,
+        #[expect(dead_code, reason = "it cannot be read")]
+        outer: Option<i64>,
+    }
+    let first = parquet::rows::<Row>([fixture("none.parquet")]).iter().next();
+    let error = first.unwrap().map(|_| "a row").unwrap_err();
+    assert!(
+        error.message.ends_with("none.parquet`, the schema: `outer` is a group; its columns are `outer.inner`"),
+        "{error}"
+    );
+    let help = "name a field after a column, for example by `#[serde(rename = \"outer.inner\")]`";
+    assert_eq!(error.help.as_deref(), Some(help));
+}
+
+#[test]
 fn each_cut_and_each_damaged_byte_of_a_parquet_file_is_an_error_or_rows() {
     let folder = Folder::new("parquet");
     let bytes = std::fs::read(fixture("snappy.parquet")).unwrap();

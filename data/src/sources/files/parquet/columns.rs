@@ -36,6 +36,9 @@ pub(super) fn wanted(schema: &SchemaDescriptor, fields: &RowFields) -> Result<Ve
     for name in &names {
         *n_columns.entry(name).or_default() += 1;
     }
+    if let RowFields::Named(fields) = fields {
+        fields.iter().try_for_each(|field| check_field(schema, &names, field))?;
+    }
     let mut columns: Vec<ColumnSource> = Vec::new();
     for (index, (descriptor, name)) in schema.columns().iter().zip(&names).enumerate() {
         if !fields.want(name) {
@@ -49,16 +52,60 @@ pub(super) fn wanted(schema: &SchemaDescriptor, fields: &RowFields) -> Result<Ve
             if let RowFields::Supported = fields {
                 continue;
             }
-            let help = "use a struct without this field, or store it as numbers, strings or lists of them";
-            return Err((format!("the column `{name}` has {what}, which is not supported"), help.to_owned()));
+            return Err(unsupported_column(name, what));
         }
         columns.push(ColumnSource { name: name.clone(), index, descriptor: descriptor.clone() });
     }
     if columns.is_empty() {
-        let help = format!("it has {}", names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "));
+        let help = format!("it has {}", quoted(names.iter().map(String::as_str)));
         return Err(("the file has none of the columns of a row".to_owned(), help));
     }
     Ok(columns)
+}
+
+/// Checks that a field does not have the name of a group or a map: without a column it would be
+/// `None` in each row if it is optional.
+fn check_field(schema: &SchemaDescriptor, names: &[String], field: &str) -> Result<(), SchemaError> {
+    let is_in_field = |name: &str| name.strip_prefix(field).is_some_and(|rest| rest.starts_with('.'));
+    let Some(first) = names.iter().position(|name| is_in_field(name)) else { return Ok(()) };
+    if names.iter().any(|name| name == field) {
+        return Ok(());
+    }
+    if is_map(schema, &schema.column(first), field) {
+        return Err(unsupported_column(field, "a map"));
+    }
+    let mut columns: Vec<&str> = names.iter().map(String::as_str).filter(|name| is_in_field(name)).collect();
+    columns.dedup();
+    let help = format!("name a field after a column, for example by `#[serde(rename = {:?})]`", columns[0]);
+    Err((format!("`{field}` is a group; its columns are {}", quoted(columns)), help))
+}
+
+/// Returns whether a group above a column is a map.
+fn is_map(schema: &SchemaDescriptor, column: &ColumnDescPtr, group: &str) -> bool {
+    let (parts, mut node) = (column.path().parts(), schema.root_schema());
+    for (depth, part) in parts.iter().enumerate() {
+        let Some(child) = node.get_fields().iter().find(|child| child.name() == part) else { break };
+        if parts[..=depth].join(".") == group {
+            let info = child.get_basic_info();
+            return matches!(info.converted_type(), ConvertedType::MAP | ConvertedType::MAP_KEY_VALUE)
+                || info.logical_type_ref() == Some(&LogicalType::Map);
+        }
+        if child.is_primitive() {
+            break;
+        }
+        node = child;
+    }
+    false
+}
+
+fn unsupported_column(name: &str, what: &str) -> SchemaError {
+    let help = "use a struct without this field, or store it as numbers, strings or lists of them";
+    (format!("the column `{name}` has {what}, which is not supported"), help.to_owned())
+}
+
+/// Returns names as a list in quotes.
+fn quoted<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    names.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the name of a column: of a list, that of the list and not that of its elements.
@@ -292,5 +339,31 @@ impl ColumnSource {
             true => Ok(Some(RowCells { cells, elements })),
             false => Err(damaged("its levels do not have the rows and values of the row group")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::parquet::schema::parser::parse_message_type;
+
+    #[test]
+    fn names_of_groups_and_maps_are_no_columns() {
+        let schema = "message a {
+            optional group outer { optional int64 inner; optional group mid { required int64 x; required int64 y; } }
+            optional group words (LIST) { repeated group list { optional int64 element; } }
+            optional group table (MAP) { repeated group key_value { required int64 key; optional int64 value; } }
+            required int64 out;
+        }";
+        let schema = SchemaDescriptor::new(Arc::new(parse_message_type(schema).unwrap()));
+        let error = |names| match wanted(&schema, &RowFields::Named(names)) {
+            Ok(columns) => columns.into_iter().map(|column| column.name).collect::<Vec<_>>().join(", "),
+            Err((what, _)) => what,
+        };
+        assert_eq!(error(&["out", "words", "missing", "outer.mid.x"]), "outer.mid.x, words, out");
+        let columns = "`outer.inner`, `outer.mid.x`, `outer.mid.y`";
+        assert_eq!(error(&["out", "outer"]), format!("`outer` is a group; its columns are {columns}"));
+        assert_eq!(error(&["outer.mid"]), "`outer.mid` is a group; its columns are `outer.mid.x`, `outer.mid.y`");
+        assert_eq!(error(&["out", "table"]), "the column `table` has a map, which is not supported");
     }
 }
