@@ -24,8 +24,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Returns the rows of Parquet files. Only the columns that a row needs are read.
 ///
 /// A row becomes a struct whose fields have the names of columns, by `serde`. Other columns are
-/// ignored. A tuple has all columns, in order. A map, and a struct with `#[serde(flatten)]`, has all
-/// columns that are supported. A column of a group has the names of both, `group.column`, and a
+/// ignored. A tuple has all columns, in order. A map, and a struct with `#[serde(flatten)]`, has
+/// all columns that are supported. A column of a group has the names of both, `group.column`, and a
 /// field with the name of a group is an error.
 ///
 /// | column | field |
