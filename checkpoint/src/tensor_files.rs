@@ -121,14 +121,16 @@ impl PartialFile {
     ) -> Result<PartialFile> {
         static FILES: AtomicU64 = AtomicU64::new(0);
         let is_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/");
-        let name = path.file_name().filter(|_| !is_folder);
-        let name = name.ok_or_else(|| damaged(path, "the path does not name a file"))?.to_string_lossy();
+        if is_folder || path.file_name().is_none() {
+            return Err(damaged(path, "the path does not name a file"));
+        }
         let write_error = |error| failed("write", path, &error);
         let mut file = PartialFile { storage, path: path.to_owned(), state: PartialState::Published };
         let mut to = match file.storage.kind() {
             StorageKind::Files => loop {
                 let number = FILES.fetch_add(1, Ordering::Relaxed);
-                let partial = path.with_file_name(format!(".{name}.{}-{number}.partial", std::process::id()));
+                // The name of the file may have as many bytes as a name can have.
+                let partial = path.with_file_name(format!(".anabranch-{}-{number}.partial", std::process::id()));
                 match file.storage.create(&partial) {
                     // It belongs to another process, which may have been killed.
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

@@ -77,7 +77,7 @@ impl WeightFile {
     ///
     /// An existing file is replaced at once and only after all is written, so there is always the
     /// old file or the whole new one, also after a crash. A symbolic link is replaced by the file.
-    /// A process that is killed may leave a file whose name begins with a dot and ends in
+    /// A process that is killed may leave a file whose name begins with `.anabranch-` and ends in
     /// `.partial`.
     ///
     /// # Errors

@@ -222,6 +222,18 @@ fn variables_are_restored_in_part_and_under_other_names() -> Outcome {
 }
 
 #[test]
+fn a_file_with_a_name_of_255_bytes_is_saved() -> Outcome {
+    let folder = TestFolder::new("long_name");
+    let (session, path) = (Session::new()?, folder.path(&"w".repeat(255)));
+    let w = Var::<f32>::new("w", 1.5);
+    WeightFile::new(&path).save(&session, &w)?;
+    WeightFile::new(&path).save(&session, &w)?;
+    assert_eq!(fs::read_dir(folder.path("")).unwrap().count(), 1);
+    WeightFile::new(&path).load(&session, &w)?;
+    Ok(())
+}
+
+#[test]
 fn a_variable_that_appears_twice_is_stored_once_and_two_of_one_path_are_an_error() -> Outcome {
     let folder = TestFolder::new("twice");
     let (session, path) = (Session::new()?, folder.path("w.safetensors"));

@@ -333,7 +333,7 @@ fn files_that_were_left_are_neither_taken_nor_removed() -> Outcome {
     let session = Session::builder().tensor_files(SafetensorFiles::new()).build()?;
     let save = session.function(|path: Tensor<Bytes>| save_tensors(path, &[("x", scalar(5).untyped())]))?;
     fs::create_dir_all(folder.path("")).expect("a folder");
-    let left = |i: usize| folder.path(&format!(".x.{}-{i}.partial", std::process::id()));
+    let left = |i: usize| folder.path(&format!(".anabranch-{}-{i}.partial", std::process::id()));
     (0..2000).for_each(|i| fs::write(left(i), "left").expect("a file"));
     save.call(text(&folder, "x").as_str())?;
     assert_eq!(WeightFile::new(folder.path("x")).tensor::<i32>("x")?, 5);

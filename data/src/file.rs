@@ -39,7 +39,10 @@ impl DataStorage for LocalStorage {
 
     fn open(&self, path: &Path, offset: u64) -> io::Result<Box<dyn Read + Send>> {
         let mut file = File::open(path)?;
-        file.seek(SeekFrom::Start(offset))?;
+        // A pipe is read from its begin, and has no offsets.
+        if offset > 0 {
+            file.seek(SeekFrom::Start(offset))?;
+        }
         Ok(Box::new(file))
     }
 }

@@ -73,6 +73,35 @@ fn the_files_of_a_folder_are_sorted() {
     assert!(error.message.contains("none` cannot be read"), "{error}");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_file_that_cannot_be_examined_is_not_left_out() {
+    let folder = Folder::new("dangling");
+    let (a, link) = (folder.write("a.csv", b""), folder.0.join("b.csv"));
+    std::os::unix::fs::symlink("a.csv", &link).unwrap();
+    std::os::unix::fs::symlink("none", folder.0.join("b.txt")).unwrap();
+    std::fs::create_dir(folder.0.join("folder.csv")).unwrap();
+    assert_eq!(files_in(&folder.0, ".csv").unwrap(), [a, link]);
+    let error = files_in(&folder.0, ".txt").unwrap_err().message;
+    assert!(error.contains("dangling") && error.contains("b.txt` cannot be read: "), "{error}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_pipe_is_read_like_a_file() {
+    use std::os::fd::AsRawFd;
+    for gz in ["", ".gz"] {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let folder = Folder::new("pipe");
+        let bytes = std::fs::read(folder.write(&format!("a.txt{gz}"), b"one\ntwo\n")).unwrap();
+        writer.write_all(&bytes).unwrap();
+        drop(writer);
+        let path = folder.0.join(format!("pipe{gz}"));
+        std::os::unix::fs::symlink(format!("/proc/self/fd/{}", reader.as_raw_fd()), &path).unwrap();
+        assert_eq!(values(&text::lines([path]), 0), ["one", "two"]);
+    }
+}
+
 #[derive(Debug, PartialEq, serde::Deserialize)]
 struct Row {
     name: String,

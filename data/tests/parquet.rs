@@ -117,6 +117,52 @@ fn a_null_is_an_error_that_names_row_group_row_and_column() {
 }
 
 #[test]
+fn lists_with_nulls_are_lists_of_options() {
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Row {
+        words: Option<Vec<Option<i64>>>,
+    }
+    let found = values(&parquet::rows::<Row>([fixture("nulls.parquet")]).map(|row| row.words), 0);
+    let some = |words: &[i64]| Some(words.iter().copied().map(Some).collect());
+    assert_eq!(found, [some(&[1]), some(&[]), None, Some(vec![Some(2), None]), some(&[3, 4])]);
+    let pairs = all(&parquet::rows::<(Option<f64>, [Option<i64>; 2], String)>([fixture("nulls.parquet")]), 0);
+    assert_eq!(pairs[3], Ok((Some(4.0), [Some(2), None], "d".to_owned())));
+}
+
+#[test]
+fn a_flattened_struct_takes_nulls_and_leaves_columns_that_it_does_not_have() {
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Inner {
+        x: Option<f64>,
+    }
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Outer {
+        name: Option<String>,
+        #[serde(flatten)]
+        inner: Inner,
+    }
+    let rows = values(&parquet::rows::<Outer>([fixture("nulls.parquet")]), 0);
+    let x: Vec<_> = rows.iter().map(|row| row.inner.x).collect();
+    assert_eq!((x, &rows[2].name), (vec![Some(1.0), None, Some(3.0), Some(4.0), Some(5.0)], &None));
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Supported {
+        #[serde(flatten)]
+        inner: BTreeMap<String, i64>,
+    }
+    let rows = values(&parquet::rows::<Supported>([fixture("unsupported.parquet")]), 0);
+    let inner = |fine: i64| BTreeMap::from([("fine".to_owned(), fine)]);
+    assert_eq!(rows, [7, 8].map(|fine| Supported { inner: inner(fine) }));
+    let error = all(&parquet::rows::<(i64,)>([fixture("unsupported.parquet")]), 0).remove(0).unwrap_err();
+    assert!(error.ends_with("the column `decimal` has decimal numbers, which is not supported"), "{error}");
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Ignored {
+        x: serde::de::IgnoredAny,
+        words: serde::de::IgnoredAny,
+    }
+    assert_eq!(values(&parquet::rows::<Ignored>([fixture("nulls.parquet")]), 0).len(), 5);
+}
+
+#[test]
 fn columns_that_do_not_fit_are_errors() {
     fn first<T: serde::de::DeserializeOwned + Send + 'static>(name: &str) -> anabranch::Diagnostic {
         match parquet::rows::<T>([fixture(name)]).iter().next() {
@@ -167,6 +213,25 @@ fn columns_that_do_not_fit_are_errors() {
         "none", long: u8,
         "row group 0, row 0, column `long`: invalid value: integer `-1`, expected u8"
     );
+}
+
+#[test]
+fn an_optional_field_with_the_name_of_a_group_is_an_error() {
+    #[derive(Deserialize)]
+    struct Row {
+        #[expect(dead_code, reason = "it cannot be read")]
+        long: i64,
+        #[expect(dead_code, reason = "it cannot be read")]
+        outer: Option<i64>,
+    }
+    let first = parquet::rows::<Row>([fixture("none.parquet")]).iter().next();
+    let error = first.unwrap().map(|_| "a row").unwrap_err();
+    assert!(
+        error.message.ends_with("none.parquet`, the schema: `outer` is a group; its columns are `outer.inner`"),
+        "{error}"
+    );
+    let help = "name a field after a column, for example by `#[serde(rename = \"outer.inner\")]`";
+    assert_eq!(error.help.as_deref(), Some(help));
 }
 
 #[test]

@@ -29,7 +29,7 @@ impl AppendFile {
             let all = file.metadata()?.len();
             let len = whole(&mut file, all)?;
             if len < all {
-                file.set_len(len)?;
+                set_len(path, len)?;
             }
             Ok(AppendFile { path: path.to_owned(), file, len })
         };
@@ -50,7 +50,7 @@ impl AppendFile {
     pub fn append(&mut self, entry: &[u8]) -> Result<()> {
         if let Err(error) = self.file.write_all(entry) {
             // If this fails as well, the next resumption cuts the file.
-            let _ = self.file.set_len(self.len);
+            let _ = set_len(&self.path, self.len);
             return Err(failed("write", &self.path, &error));
         }
         self.len += entry.len() as u64;
@@ -59,9 +59,17 @@ impl AppendFile {
 
     /// Cuts the file to a length that it had before.
     pub fn cut(&mut self, len: u64) -> Result<()> {
-        let cut = self.file.set_len(len.min(self.len)).and_then(|()| self.file.sync_all());
+        let cut = set_len(&self.path, len.min(self.len)).and_then(|file| file.sync_all());
         cut.map_err(|error| failed("cut", &self.path, &error))?;
         self.len = len.min(self.len);
         Ok(())
     }
+}
+
+/// Cuts a file to a length. Returns it, open for writing: a file that is open to append cannot be
+/// cut on Windows.
+fn set_len(path: &Path, len: u64) -> io::Result<File> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    file.set_len(len)?;
+    Ok(file)
 }

@@ -32,21 +32,23 @@ use std::sync::Arc;
 /// in any order.
 ///
 /// # Errors
-/// Returns an error if the folder cannot be read.
+/// Returns an error if the folder cannot be read, or if one of these names stands for nothing: it
+/// may be a link to a file that does not exist.
 pub fn files_in(folder: impl AsRef<Path>, ending: &str) -> Result<Vec<PathBuf>> {
     let folder = folder.as_ref();
-    let read = || -> std::io::Result<Vec<PathBuf>> {
-        let mut files = Vec::new();
-        for entry in std::fs::read_dir(folder)? {
-            let path = entry?.path();
-            if path.is_file() && path.to_string_lossy().ends_with(ending) {
-                files.push(path);
-            }
+    let unreadable = |path: &Path, error: &std::io::Error| DataFile::from(path).unreadable(error);
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(|error| unreadable(folder, &error))? {
+        let path = entry.map_err(|error| unreadable(folder, &error))?.path();
+        if !path.to_string_lossy().ends_with(ending) {
+            continue;
         }
-        files.sort();
-        Ok(files)
-    };
-    read().map_err(|error| DataFile::from(folder).unreadable(&error))
+        if std::fs::metadata(&path).map_err(|error| unreadable(&path, &error))?.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
 /// The bytes of a file from an offset on.

@@ -1,6 +1,6 @@
 //! JPEG files, by libjpeg-turbo.
 
-use super::{MAX_BYTES, START_OF_JPEG, failed};
+use super::{START_OF_JPEG, check_size, failed};
 use anabranch_dsl::{Array, Result};
 use turbojpeg::{Colorspace, Decompressor, Image, PixelFormat};
 
@@ -26,8 +26,8 @@ fn decode_jpeg(bytes: &[u8], format: PixelFormat) -> turbojpeg::Result<Option<Re
         return Ok(None);
     }
     let (height, width, channels) = (header.height, header.width, format.size());
-    if height as u64 * width as u64 * channels as u64 > MAX_BYTES {
-        return Ok(Some(Err(failed(format!("{height} x {width} pixels have more than {MAX_BYTES} bytes")))));
+    if let Err(error) = check_size(height, width, channels) {
+        return Ok(Some(Err(error)));
     }
     let mut pixels = vec![0; height * width * channels];
     let output = Image { pixels: &mut pixels[..], width, height, pitch: width * channels, format };

@@ -28,8 +28,13 @@ pub(super) enum Cell {
         begin: usize,
         end: usize,
     },
+    /// A list with nulls: the elements of these indices.
+    NullableList {
+        begin: usize,
+        end: usize,
+    },
     Null,
-    /// A list with a null.
+    /// An element of a list that is null.
     NullInList,
 }
 
@@ -58,6 +63,8 @@ impl de::Error for RowError {
 #[derive(Clone, Copy)]
 pub(super) struct CellDeserializer<'a> {
     pub(super) values: &'a ColumnData,
+    /// The elements of all lists with nulls: each is a value, or null.
+    pub(super) elements: &'a [Cell],
     pub(super) cell: Cell,
 }
 
@@ -65,7 +72,7 @@ impl<'a> CellDeserializer<'a> {
     fn index(self) -> Result<usize, RowError> {
         match self.cell {
             Cell::Value(index) => Ok(index),
-            Cell::List { .. } => Err(de::Error::custom("it is a list")),
+            Cell::List { .. } | Cell::NullableList { .. } => Err(de::Error::custom("it is a list")),
             Cell::Null => Err(de::Error::custom("it is null")),
             Cell::NullInList => Err(de::Error::custom("an element of the list is null")),
         }
@@ -89,8 +96,12 @@ impl<'de> Deserializer<'de> for CellDeserializer<'_> {
     type Error = RowError;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, RowError> {
-        if matches!(self.cell, Cell::List { .. }) {
+        if matches!(self.cell, Cell::List { .. } | Cell::NullableList { .. }) {
             return self.deserialize_seq(visitor);
+        }
+        if let Cell::Null | Cell::NullInList = self.cell {
+            // A type that takes any value may take none.
+            return visitor.visit_none().map_err(|_: RowError| self.index().expect_err("it is null"));
         }
         let i = self.index()?;
         match self.values {
@@ -130,7 +141,7 @@ impl<'de> Deserializer<'de> for CellDeserializer<'_> {
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, RowError> {
         match self.cell {
-            Cell::Null => visitor.visit_none(),
+            Cell::Null | Cell::NullInList => visitor.visit_none(),
             _ => visitor.visit_some(self),
         }
     }
@@ -156,7 +167,9 @@ impl<'de> Deserializer<'de> for CellDeserializer<'_> {
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, RowError> {
         match self.cell {
-            Cell::List { begin, end } => visitor.visit_seq(ListElements { values: self.values, next: begin, end }),
+            Cell::List { begin, end } | Cell::NullableList { begin, end } => {
+                visitor.visit_seq(ListElements { list: self, next: begin, end })
+            }
             _ => match self.bytes()? {
                 Some(bytes) => visitor.visit_seq(ByteElements(bytes.iter())),
                 None => self.deserialize_any(visitor),
@@ -166,7 +179,7 @@ impl<'de> Deserializer<'de> for CellDeserializer<'_> {
 
     fn deserialize_tuple<V: Visitor<'de>>(self, n: usize, visitor: V) -> Result<V::Value, RowError> {
         let n_there = match self.cell {
-            Cell::List { begin, end } => Some(end - begin),
+            Cell::List { begin, end } | Cell::NullableList { begin, end } => Some(end - begin),
             _ => self.bytes()?.map(<[u8]>::len),
         };
         match n_there {
@@ -177,15 +190,18 @@ impl<'de> Deserializer<'de> for CellDeserializer<'_> {
         }
     }
 
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, RowError> {
+        visitor.visit_unit()
+    }
+
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char unit unit_struct tuple_struct map struct identifier
-        ignored_any
     }
 }
 
 /// The elements of a list.
 struct ListElements<'a> {
-    values: &'a ColumnData,
+    list: CellDeserializer<'a>,
     next: usize,
     end: usize,
 }
@@ -197,9 +213,12 @@ impl<'de> SeqAccess<'de> for ListElements<'_> {
         if self.next == self.end {
             return Ok(None);
         }
-        let element = CellDeserializer { values: self.values, cell: Cell::Value(self.next) };
+        let cell = match self.list.cell {
+            Cell::NullableList { .. } => self.list.elements[self.next],
+            _ => Cell::Value(self.next),
+        };
         self.next += 1;
-        seed.deserialize(element).map(Some)
+        seed.deserialize(CellDeserializer { cell, ..self.list }).map(Some)
     }
 
     fn size_hint(&self) -> Option<usize> {

@@ -1,19 +1,17 @@
 //! Columns of row groups, read to memory.
 
-use super::cells::{Cell, ColumnData};
+use super::cells::{Cell, CellDeserializer, ColumnData};
+use super::pages::{CheckedPages, FileWindow, damaged};
 use super::rows::RowFields;
-use ::parquet::basic::{ConvertedType, LogicalType, Repetition, Type as PhysicalType};
-use ::parquet::column::page::{Page, PageMetadata, PageReader};
+use ::parquet::basic::{Compression, ConvertedType, LogicalType, Repetition, Type as PhysicalType};
 use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use ::parquet::data_type::{ByteArray, DataType};
-use ::parquet::errors::{ParquetError, Result as ParquetResult};
+use ::parquet::errors::Result as ParquetResult;
 use ::parquet::file::metadata::RowGroupMetaData;
-use ::parquet::file::reader::{ChunkReader, Length};
 use ::parquet::file::serialized_reader::SerializedPageReader;
 use ::parquet::schema::types::{ColumnDescPtr, SchemaDescriptor};
 use anabranch_dsl::{f16, memory};
-use bytes::Bytes;
-use std::io::Cursor;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The number of rows that are decoded at once, so that no memory is reserved for rows that a file
@@ -34,26 +32,80 @@ type SchemaError = (String, String);
 /// Returns the columns of a schema that rows with these fields need.
 pub(super) fn wanted(schema: &SchemaDescriptor, fields: &RowFields) -> Result<Vec<ColumnSource>, SchemaError> {
     let names: Vec<String> = schema.columns().iter().map(|column| name_of(schema, column)).collect();
+    let mut n_columns: HashMap<&str, usize> = HashMap::new();
+    for name in &names {
+        *n_columns.entry(name).or_default() += 1;
+    }
+    if let RowFields::Named(fields) = fields {
+        fields.iter().try_for_each(|field| check_field(schema, &names, field))?;
+    }
     let mut columns: Vec<ColumnSource> = Vec::new();
     for (index, (descriptor, name)) in schema.columns().iter().zip(&names).enumerate() {
         if !fields.want(name) {
             continue;
         }
         let unsupported = match what_is_unsupported(descriptor) {
-            None if columns.iter().any(|column| column.name == *name) => Some("lists of several values or a map"),
+            None if n_columns[name.as_str()] > 1 => Some("lists of several values or a map"),
             what => what,
         };
         if let Some(what) = unsupported {
-            let help = "use a struct without this field, or store it as numbers, strings or lists of them";
-            return Err((format!("the column `{name}` has {what}, which is not supported"), help.to_owned()));
+            if let RowFields::Supported = fields {
+                continue;
+            }
+            return Err(unsupported_column(name, what));
         }
         columns.push(ColumnSource { name: name.clone(), index, descriptor: descriptor.clone() });
     }
     if columns.is_empty() {
-        let help = format!("it has {}", names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "));
+        let help = format!("it has {}", quoted(names.iter().map(String::as_str)));
         return Err(("the file has none of the columns of a row".to_owned(), help));
     }
     Ok(columns)
+}
+
+/// Checks that a field does not have the name of a group or a map: without a column it would be
+/// `None` in each row if it is optional.
+fn check_field(schema: &SchemaDescriptor, names: &[String], field: &str) -> Result<(), SchemaError> {
+    let is_in_field = |name: &str| name.strip_prefix(field).is_some_and(|rest| rest.starts_with('.'));
+    let Some(first) = names.iter().position(|name| is_in_field(name)) else { return Ok(()) };
+    if names.iter().any(|name| name == field) {
+        return Ok(());
+    }
+    if is_map(schema, &schema.column(first), field) {
+        return Err(unsupported_column(field, "a map"));
+    }
+    let mut columns: Vec<&str> = names.iter().map(String::as_str).filter(|name| is_in_field(name)).collect();
+    columns.dedup();
+    let help = format!("name a field after a column, for example by `#[serde(rename = {:?})]`", columns[0]);
+    Err((format!("`{field}` is a group; its columns are {}", quoted(columns)), help))
+}
+
+/// Returns whether a group above a column is a map.
+fn is_map(schema: &SchemaDescriptor, column: &ColumnDescPtr, group: &str) -> bool {
+    let (parts, mut node) = (column.path().parts(), schema.root_schema());
+    for (depth, part) in parts.iter().enumerate() {
+        let Some(child) = node.get_fields().iter().find(|child| child.name() == part) else { break };
+        if parts[..=depth].join(".") == group {
+            let info = child.get_basic_info();
+            return matches!(info.converted_type(), ConvertedType::MAP | ConvertedType::MAP_KEY_VALUE)
+                || info.logical_type_ref() == Some(&LogicalType::Map);
+        }
+        if child.is_primitive() {
+            break;
+        }
+        node = child;
+    }
+    false
+}
+
+fn unsupported_column(name: &str, what: &str) -> SchemaError {
+    let help = "use a struct without this field, or store it as numbers, strings or lists of them";
+    (format!("the column `{name}` has {what}, which is not supported"), help.to_owned())
+}
+
+/// Returns names as a list in quotes.
+fn quoted<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    names.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the name of a column: of a list, that of the list and not that of its elements.
@@ -96,13 +148,24 @@ pub(super) struct ColumnValues {
     pub(super) name: String,
     pub(super) values: ColumnData,
     /// The cell of each row. Without them, each row has the value of its index.
-    cells: Option<Vec<Cell>>,
+    cells: Option<RowCells>,
+}
+
+/// The cells of a column, and the elements of those that are lists with nulls.
+#[derive(Default)]
+struct RowCells {
+    cells: Vec<Cell>,
+    elements: Vec<Cell>,
 }
 
 impl ColumnValues {
     /// Returns the cell of a row.
-    pub(super) fn cell(&self, row: usize) -> Cell {
-        self.cells.as_ref().map_or(Cell::Value(row), |cells| cells[row])
+    pub(super) fn cell(&self, row: usize) -> CellDeserializer<'_> {
+        let (cell, elements) = match &self.cells {
+            Some(RowCells { cells, elements }) => (cells[row], &elements[..]),
+            None => (Cell::Value(row), &[][..]),
+        };
+        CellDeserializer { values: &self.values, elements, cell }
     }
 }
 
@@ -128,11 +191,22 @@ impl ColumnSource {
     ) -> ParquetResult<ColumnValues> {
         // A few bytes of a file can stand for any number of equal values.
         let n_values = u128::try_from(group.column(self.index).num_values()).unwrap_or(0).max(n_rows as u128);
-        let bytes_of_value = size_of::<Cell>() + size_of::<ByteArray>() + 2 * size_of::<i16>();
+        let n_cells = if self.descriptor.max_rep_level() > 0 { 2 } else { 1 };
+        let bytes_of_value = n_cells * size_of::<Cell>() + size_of::<ByteArray>() + 2 * size_of::<i16>();
         memory::check(n_values * bytes_of_value as u128).map_err(|missing| damaged(&missing.to_string()))?;
-        let window = Arc::new(FileWindow { begin, bytes: bytes.into() });
-        let pages = SerializedPageReader::new(window, group.column(self.index), n_rows, None)?;
-        let pages = CheckedPages { pages, n_values_left: n_values, bytes_of_value: self.bytes_of_value() };
+        let column = group.column(self.index);
+        let window = Arc::new(FileWindow::new(begin, bytes.into(), column.compression()));
+        let (column, gzip) = match column.compression() {
+            Compression::GZIP(_) => {
+                let plain = column.clone().into_builder().set_compression(Compression::UNCOMPRESSED);
+                (plain.build()?, Some(window.clone()))
+            }
+            _ => (column.clone(), None),
+        };
+        let pages = SerializedPageReader::new(window, &column, n_rows, None)?;
+        let max_levels = [self.descriptor.max_rep_level(), self.descriptor.max_def_level()];
+        let bytes_of_value = self.bytes_of_value();
+        let pages = CheckedPages { pages, n_values_left: n_values, bytes_of_value, max_levels, gzip };
         let reader = get_column_reader(self.descriptor.clone(), Box::new(pages));
         let is_text = self.has_type(&[ConvertedType::UTF8, ConvertedType::ENUM, ConvertedType::JSON], |ty| {
             matches!(ty, LogicalType::String | LogicalType::Enum | LogicalType::Json)
@@ -197,7 +271,7 @@ impl ColumnSource {
         n_rows: usize,
         convert: impl Fn(D::T) -> T,
         values_of: impl FnOnce(Vec<T>) -> ColumnData,
-    ) -> ParquetResult<(ColumnData, Option<Vec<Cell>>)> {
+    ) -> ParquetResult<(ColumnData, Option<RowCells>)> {
         let (mut values, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
         let mut n_read = 0;
         while n_read < n_rows {
@@ -219,7 +293,7 @@ impl ColumnSource {
         repetitions: &[i16],
         n_values: usize,
         n_rows: usize,
-    ) -> ParquetResult<Option<Vec<Cell>>> {
+    ) -> ParquetResult<Option<RowCells>> {
         let whole = self.descriptor.max_def_level();
         let is_list = self.descriptor.max_rep_level() > 0;
         if !is_list && n_values == n_rows {
@@ -227,7 +301,7 @@ impl ColumnSource {
         }
         // With a list this level has one element or more; with the one below it is empty.
         let has_elements = self.descriptor.repeated_ancestor_def_level();
-        let (mut cells, mut next) = (Vec::new(), 0);
+        let (RowCells { mut cells, mut elements }, mut next) = (RowCells::default(), 0);
         for (i, &definition) in definitions.iter().enumerate() {
             let is_value = definition == whole;
             let begin = next;
@@ -236,117 +310,34 @@ impl ColumnSource {
                 cells.push(if is_value { Cell::Value(begin) } else { Cell::Null });
                 continue;
             }
-            let is_row = repetitions.get(i) == Some(&0);
-            match cells.last_mut() {
-                _ if is_row => cells.push(match definition {
-                    _ if is_value => Cell::List { begin, end: next },
-                    level if level >= has_elements => Cell::NullInList,
-                    level if level + 1 == has_elements => Cell::List { begin, end: begin },
-                    _ => Cell::Null,
-                }),
-                Some(Cell::List { end, .. }) if is_value => *end = next,
-                Some(cell) => *cell = Cell::NullInList,
-                None => return Err(damaged("it begins within a row")),
+            let is_element = definition >= has_elements;
+            if repetitions.get(i) == Some(&0) {
+                // A list begins without elements.
+                let is_null = definition + 1 < has_elements;
+                cells.push(if is_null { Cell::Null } else { Cell::List { begin, end: begin } });
+                if !is_element {
+                    continue;
+                }
             }
+            let list = cells.last_mut().ok_or_else(|| damaged("it begins within a row"))?;
+            *list = match *list {
+                Cell::List { begin, .. } if is_value => Cell::List { begin, end: next },
+                Cell::List { begin, end } if is_element => {
+                    let first = elements.len();
+                    elements.extend((begin..end).map(Cell::Value));
+                    elements.push(Cell::NullInList);
+                    Cell::NullableList { begin: first, end: elements.len() }
+                }
+                Cell::NullableList { begin: first, .. } if is_element => {
+                    elements.push(if is_value { Cell::Value(begin) } else { Cell::NullInList });
+                    Cell::NullableList { begin: first, end: elements.len() }
+                }
+                _ => return Err(damaged("the levels of its lists are damaged")),
+            };
         }
         match cells.len() == n_rows && next == n_values {
-            true => Ok(Some(cells)),
+            true => Ok(Some(RowCells { cells, elements })),
             false => Err(damaged("its levels do not have the rows and values of the row group")),
-        }
-    }
-}
-
-fn damaged(what: &str) -> ParquetError {
-    ParquetError::General(what.to_owned())
-}
-
-/// The pages of a column, of which each is checked before memory is taken for its values: their
-/// number stands in the page, and the decoder trusts it.
-struct CheckedPages<P> {
-    pages: P,
-    /// The values of the column that were in no page so far.
-    n_values_left: u128,
-    bytes_of_value: usize,
-}
-
-impl<P: PageReader> CheckedPages<P> {
-    fn check(&mut self, page: Option<Page>) -> ParquetResult<Option<Page>> {
-        match &page {
-            Some(Page::DictionaryPage { buf, num_values, .. })
-                if *num_values as usize > buf.len() / self.bytes_of_value =>
-            {
-                let n = buf.len();
-                return Err(damaged(&format!("its dictionary of {n} bytes cannot have {num_values} values")));
-            }
-            Some(Page::DataPage { num_values, .. } | Page::DataPageV2 { num_values, .. }) => {
-                let left = self.n_values_left.checked_sub((*num_values).into());
-                self.n_values_left = left.ok_or_else(|| damaged("its pages have more values than the column"))?;
-            }
-            _ => {}
-        }
-        Ok(page)
-    }
-}
-
-impl<P: PageReader> Iterator for CheckedPages<P> {
-    type Item = ParquetResult<Page>;
-
-    fn next(&mut self) -> Option<ParquetResult<Page>> {
-        self.get_next_page().transpose()
-    }
-}
-
-impl<P: PageReader> PageReader for CheckedPages<P> {
-    fn get_next_page(&mut self) -> ParquetResult<Option<Page>> {
-        let page = self.pages.get_next_page()?;
-        self.check(page)
-    }
-
-    fn peek_next_page(&mut self) -> ParquetResult<Option<PageMetadata>> {
-        self.pages.peek_next_page()
-    }
-
-    fn skip_next_page(&mut self) -> ParquetResult<()> {
-        self.pages.skip_next_page()
-    }
-
-    fn at_record_boundary(&mut self) -> ParquetResult<bool> {
-        self.pages.at_record_boundary()
-    }
-}
-
-/// Bytes of a file from an offset on.
-struct FileWindow {
-    begin: u64,
-    bytes: Bytes,
-}
-
-impl FileWindow {
-    fn from(&self, start: u64) -> ParquetResult<Bytes> {
-        let at = start.checked_sub(self.begin).and_then(|at| usize::try_from(at).ok());
-        let at = at.filter(|&at| at <= self.bytes.len());
-        at.map(|at| self.bytes.slice(at..)).ok_or_else(|| damaged(&format!("byte {start} is not in the column")))
-    }
-}
-
-impl Length for FileWindow {
-    fn len(&self) -> u64 {
-        self.begin + self.bytes.len() as u64
-    }
-}
-
-impl ChunkReader for FileWindow {
-    type T = Cursor<Bytes>;
-
-    fn get_read(&self, start: u64) -> ParquetResult<Cursor<Bytes>> {
-        Ok(Cursor::new(self.from(start)?))
-    }
-
-    fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
-        let bytes = self.from(start)?;
-        match length <= bytes.len() {
-            true => Ok(bytes.slice(..length)),
-            false => Err(damaged(&format!("{length} bytes at byte {start} are not in the column"))),
         }
     }
 }
@@ -354,62 +345,25 @@ impl ChunkReader for FileWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ::parquet::basic::Encoding;
-
-    /// Pages that a test has made.
-    struct GivenPages(std::vec::IntoIter<Page>);
-
-    impl Iterator for GivenPages {
-        type Item = ParquetResult<Page>;
-
-        fn next(&mut self) -> Option<ParquetResult<Page>> {
-            self.0.next().map(Ok)
-        }
-    }
-
-    impl PageReader for GivenPages {
-        fn get_next_page(&mut self) -> ParquetResult<Option<Page>> {
-            Ok(self.0.next())
-        }
-
-        fn peek_next_page(&mut self) -> ParquetResult<Option<PageMetadata>> {
-            Ok(None)
-        }
-
-        fn skip_next_page(&mut self) -> ParquetResult<()> {
-            Ok(())
-        }
-    }
-
-    /// Returns the error of pages for 10 numbers of 4 bytes, or the number of pages.
-    fn checked(pages: Vec<Page>) -> Result<usize, String> {
-        let pages = CheckedPages { pages: GivenPages(pages.into_iter()), n_values_left: 10, bytes_of_value: 4 };
-        let pages: ParquetResult<Vec<Page>> = pages.collect();
-        pages.map(|pages| pages.len()).map_err(|error| error.to_string())
-    }
+    use ::parquet::schema::parser::parse_message_type;
 
     #[test]
-    fn pages_that_claim_more_values_than_they_can_have_are_refused() {
-        let dictionary = |num_values: u32| Page::DictionaryPage {
-            buf: Bytes::from_static(&[0; 12]),
-            num_values,
-            encoding: Encoding::PLAIN,
-            is_sorted: false,
+    fn names_of_groups_and_maps_are_no_columns() {
+        let schema = "message a {
+            optional group outer { optional int64 inner; optional group mid { required int64 x; required int64 y; } }
+            optional group words (LIST) { repeated group list { optional int64 element; } }
+            optional group table (MAP) { repeated group key_value { required int64 key; optional int64 value; } }
+            required int64 out;
+        }";
+        let schema = SchemaDescriptor::new(Arc::new(parse_message_type(schema).unwrap()));
+        let error = |names| match wanted(&schema, &RowFields::Named(names)) {
+            Ok(columns) => columns.into_iter().map(|column| column.name).collect::<Vec<_>>().join(", "),
+            Err((what, _)) => what,
         };
-        let data = |num_values: u32| Page::DataPage {
-            buf: Bytes::from_static(&[0; 12]),
-            num_values,
-            encoding: Encoding::RLE_DICTIONARY,
-            def_level_encoding: Encoding::RLE,
-            rep_level_encoding: Encoding::RLE,
-            statistics: None,
-        };
-        assert_eq!(checked(vec![dictionary(3), data(4), data(6)]), Ok(3));
-        for n in [4, i32::MAX as u32, u32::MAX] {
-            let error = checked(vec![dictionary(n)]).unwrap_err();
-            assert!(error.contains(&format!("its dictionary of 12 bytes cannot have {n} values")), "{error}");
-            let error = checked(vec![data(8), data(n)]).unwrap_err();
-            assert!(error.contains("its pages have more values than the column"), "{error}");
-        }
+        assert_eq!(error(&["out", "words", "missing", "outer.mid.x"]), "outer.mid.x, words, out");
+        let columns = "`outer.inner`, `outer.mid.x`, `outer.mid.y`";
+        assert_eq!(error(&["out", "outer"]), format!("`outer` is a group; its columns are {columns}"));
+        assert_eq!(error(&["outer.mid"]), "`outer.mid` is a group; its columns are `outer.mid.x`, `outer.mid.y`");
+        assert_eq!(error(&["out", "table"]), "the column `table` has a map, which is not supported");
     }
 }

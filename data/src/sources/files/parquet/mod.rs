@@ -6,6 +6,8 @@
 
 mod cells;
 mod columns;
+mod page_head;
+mod pages;
 mod rows;
 
 use super::{RecordFormat, RecordReader, records};
@@ -22,8 +24,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Returns the rows of Parquet files. Only the columns that a row needs are read.
 ///
 /// A row becomes a struct whose fields have the names of columns, by `serde`. Other columns are
-/// ignored. A tuple has all columns, in order. A column of a group has the names of both,
-/// `group.column`.
+/// ignored. A tuple has all columns, in order. A map, and a struct with `#[serde(flatten)]`, has
+/// all columns that are supported. A column of a group has the names of both, `group.column`, and a
+/// field with the name of a group is an error.
 ///
 /// | column | field |
 /// |---|---|
@@ -33,7 +36,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// | strings | `String` |
 /// | bytes | `String` if they are UTF-8, `Vec<u8>` |
 /// | lists of these | `Vec<T>`, or `[T; n]` if all have `n` elements, at most 32 |
-/// | one with nulls | `Option<T>` |
+/// | one with nulls | `Option<T>`; of elements of lists that are null, `Vec<Option<T>>` |
 ///
 /// A null in another field is an error that names the file, the row group, the row in it and the
 /// column. The next row follows. If a row group cannot be read, the next one follows. Lists of

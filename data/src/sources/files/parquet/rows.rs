@@ -1,6 +1,6 @@
 //! Rows, as types of users.
 
-use super::cells::{CellDeserializer, RowError};
+use super::cells::RowError;
 use super::columns::ColumnValues;
 use serde::de::{
     self, DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor,
@@ -9,9 +9,12 @@ use serde::forward_to_deserialize_any;
 use std::fmt;
 
 /// The columns that a type of rows needs.
+#[derive(Debug)]
 pub(super) enum RowFields {
     /// A struct: those with the names of its fields.
     Named(&'static [&'static str]),
+    /// A map, or a struct with flattened fields: those that are supported.
+    Supported,
     /// Another type: all of them.
     All,
 }
@@ -19,7 +22,7 @@ pub(super) enum RowFields {
 impl RowFields {
     pub(super) fn of<T: DeserializeOwned>() -> RowFields {
         match T::deserialize(FieldFinder) {
-            Err(FieldsFound(Some(names))) => RowFields::Named(names),
+            Err(FieldsFound(Some(fields))) => fields,
             _ => RowFields::All,
         }
     }
@@ -31,7 +34,7 @@ impl RowFields {
     pub(super) fn want(&self, column: &str) -> bool {
         match self {
             RowFields::Named(names) => names.contains(&column),
-            RowFields::All => true,
+            RowFields::Supported | RowFields::All => true,
         }
     }
 }
@@ -40,7 +43,7 @@ impl RowFields {
 struct FieldFinder;
 
 #[derive(Debug)]
-struct FieldsFound(Option<&'static [&'static str]>);
+struct FieldsFound(Option<RowFields>);
 
 impl fmt::Display for FieldsFound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -73,12 +76,16 @@ impl<'de> Deserializer<'de> for FieldFinder {
         fields: &'static [&'static str],
         _: V,
     ) -> Result<V::Value, FieldsFound> {
-        Err(FieldsFound(Some(fields)))
+        Err(FieldsFound(Some(RowFields::Named(fields))))
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, _: V) -> Result<V::Value, FieldsFound> {
+        Err(FieldsFound(Some(RowFields::Supported)))
     }
 
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct seq
-        tuple tuple_struct map enum identifier ignored_any
+        tuple tuple_struct enum identifier ignored_any
     }
 }
 
@@ -106,7 +113,7 @@ impl<'a> RowDeserializer<'a> {
     }
 
     fn value<'de, S: DeserializeSeed<'de>>(&self, column: &ColumnValues, seed: S) -> Result<S::Value, RowError> {
-        let cell = CellDeserializer { values: &column.values, cell: column.cell(self.row) };
+        let cell = column.cell(self.row);
         let at_column = |error| RowError { column: Some(column.name.clone()), ..error };
         seed.deserialize(cell).map_err(at_column)
     }
