@@ -16,7 +16,7 @@ use anabranch::{Array, GpuAdapter, Session, SimulatedDevice, gpu_adapters};
 use anabranch_benches::training::mlp_step;
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn main() {
     println!("on {}", adapter());
@@ -337,7 +337,7 @@ fn multiplications_and_additions(bencher: Bencher<'_, '_>) {
     };
     let f = session.function(chain).expect("a function");
     f.call(()).expect("it runs");
-    bencher.counter(ItemsCount::new(2 * 30 * 2048 * 2048)).bench_local(|| f.call(()).expect("it runs"));
+    bencher.counter(ItemsCount::new(2usize * 30 * 2048 * 2048)).bench_local(|| f.call(()).expect("it runs"));
 }
 
 #[divan::bench(sample_count = 10, sample_size = 1)]

@@ -481,6 +481,8 @@ struct ShaderPrinter<'a> {
     bindings: Vec<Value>,
     /// The places of the tensors, unless they have bindings.
     places: Option<&'a TensorPlaces>,
+    /// The extents of the axes, of which some are joined with the next one.
+    axes: Vec<usize>,
     /// The axes that reductions reduce.
     reduced: AxisSet,
     /// For each stage the number of reductions, one after another, that its value depends on.
@@ -550,6 +552,7 @@ impl<'a> ShaderPrinter<'a> {
             kernel,
             bindings,
             places,
+            axes: joined_axes(graph, kernel),
             reduced,
             levels,
             functions: ShaderFunctions::default(),
@@ -834,11 +837,11 @@ impl<'a> ShaderPrinter<'a> {
     /// Prints the indices along some axes, as variables, from their row-major index. An axis of
     /// extent 1 has no variable.
     fn unravel(&mut self, from: &str, axes: AxisSet) {
-        let mut axes: Vec<usize> = axes.iter().filter(|&axis| self.kernel.axes[axis] != 1).collect();
+        let mut axes: Vec<usize> = axes.iter().filter(|&axis| self.axes[axis] != 1).collect();
         let mut stride = 1;
         axes.reverse();
         for (i, &axis) in axes.iter().enumerate() {
-            let extent = self.kernel.axes[axis].max(1);
+            let extent = self.axes[axis].max(1);
             let rest = if stride == 1 { from.to_owned() } else { format!("{from} / {stride}u") };
             match i + 1 == axes.len() {
                 true => self.line(format_args!("let a{axis} = {rest};")),
@@ -852,7 +855,7 @@ impl<'a> ShaderPrinter<'a> {
     fn index_along(&self, along: AxisSet) -> String {
         let (map, extents): (Vec<Coord>, Vec<usize>) =
             along.iter().map(|axis| (Coord::axis(axis), self.kernel.axes[axis])).unzip();
-        element_index(&map, &extents, &self.kernel.axes)
+        element_index(&map, &extents, &self.axes)
     }
 
     fn binding(&self, value: Value) -> usize {
@@ -865,7 +868,7 @@ impl<'a> ShaderPrinter<'a> {
         let map = input_of.map.as_ref().expect("an input that is read by element has a map");
         let ty = self.graph.ty(input_of.value).element();
         let extents = ty.shape.known().expect("the shapes are known");
-        let element = self.element(input_of.value, &element_index(map, &extents, &self.kernel.axes));
+        let element = self.element(input_of.value, &element_index(map, &extents, &self.axes));
         let value = self.loaded(element, ty.dtype);
         self.line(format_args!("let x{input} = {value};"));
     }
@@ -898,7 +901,7 @@ impl<'a> ShaderPrinter<'a> {
     fn store(&mut self, output: usize, axes: AxisSet, condition: Option<&str>) {
         let stage = self.kernel.outputs[output];
         let along = self.kernel.stages[stage].along;
-        let repeated = axes.without(along).iter().filter(|&axis| self.kernel.axes[axis] != 1);
+        let repeated = axes.without(along).iter().filter(|&axis| self.axes[axis] != 1);
         let conditions: Vec<String> =
             condition.map(str::to_owned).into_iter().chain(repeated.map(|axis| format!("a{axis} == 0u"))).collect();
         let target = self.kernel.output(self.graph, output);
@@ -1053,26 +1056,70 @@ fn main(
 /// for axes. Differences of `u32` wrap, and the index itself is never negative.
 pub(super) fn element_index(map: &[Coord], extents: &[usize], axes: &[usize]) -> String {
     let (mut first, mut stride) = (0, 1);
-    let mut factors = vec![0; axes.len()];
     for (coord, &extent) in map.iter().zip(extents).rev() {
         first += stride * coord.offset;
-        if let Some((axis, scale)) = coord.term
-            && axes[axis] != 1
-        {
-            factors[axis] += stride as isize * scale;
-        }
         stride *= extent;
     }
-    let term = |(axis, &factor): (usize, &isize)| match factor.unsigned_abs() {
+    let strides = strides(map, extents, axes.len());
+    let strides: Vec<isize> =
+        strides.into_iter().zip(axes).map(|(n, &extent)| if extent == 1 { 0 } else { n }).collect();
+    let term = |(axis, &stride): (usize, &isize)| match stride.unsigned_abs() {
         1 => format!("a{axis}"),
-        factor => format!("a{axis} * {factor}u"),
+        stride => format!("a{axis} * {stride}u"),
     };
-    let terms = |sign: isize| factors.iter().enumerate().filter(move |(_, factor)| factor.signum() == sign);
+    let terms = |sign: isize| strides.iter().enumerate().filter(move |(_, stride)| stride.signum() == sign);
     let mut sum: Vec<String> = terms(1).map(term).collect();
     if first > 0 || sum.is_empty() {
         sum.push(format!("{first}u"));
     }
     terms(-1).map(term).fold(sum.join(" + "), |sum, term| format!("{sum} - {term}"))
+}
+
+/// Returns the distance in memory between the elements of a tensor at two adjacent indices of each
+/// axis.
+fn strides(map: &[Coord], extents: &[usize], n_axes: usize) -> Vec<isize> {
+    let mut strides = vec![0; n_axes];
+    let mut stride = 1;
+    for (coord, &extent) in map.iter().zip(extents).rev() {
+        if let Some((axis, scale)) = coord.term {
+            strides[axis] += stride as isize * scale;
+        }
+        stride *= extent;
+    }
+    strides
+}
+
+/// Returns the extents of the axes of a kernel. If two axes are contiguous in all tensors, as in
+/// elementwise operations on one shape, the second one has the indices of both, and the first one
+/// the extent 1, so that fewer indices are computed.
+fn joined_axes(graph: &Graph, kernel: &FusedKernel) -> Vec<usize> {
+    let mut axes = kernel.axes.clone();
+    if axes.contains(&0) {
+        return axes;
+    }
+    let of_input = |input: &KernelInput| {
+        let shape = graph.ty(input.value).element().shape.known().expect("the shapes are known");
+        Some(strides(input.map.as_ref()?, &shape, axes.len()))
+    };
+    let strides: Vec<Vec<isize>> = kernel.inputs.iter().filter_map(of_input).collect();
+    let sets = kernel.stages.iter().flat_map(|stage| [stage.along, stage.work.over()]);
+    // The depth of a matmul is along no stage.
+    let depth =
+        kernel.axes.len() - usize::from(kernel.product().is_some_and(|product| product.along.len() < axes.len()));
+    let sets: Vec<AxisSet> = sets.chain([AxisSet::first(depth)]).collect();
+    let mut second = None;
+    for first in (0..axes.len()).rev().filter(|&axis| kernel.axes[axis] != 1) {
+        if let Some(second) = second
+            && strides.iter().all(|strides| strides[first] == strides[second] * axes[second] as isize)
+            && sets.iter().all(|set| set.contains(first) == set.contains(second))
+        {
+            axes[second] *= axes[first];
+            axes[first] = 1;
+        } else {
+            second = Some(first);
+        }
+    }
+    axes
 }
 
 /// Returns whether an operation fails for a second operand of zero, if that is an integer.
