@@ -59,13 +59,12 @@ fn main(
 ) {
     let i = (group.x + group.y * 65535u) * 64u + thread;
     if i >= 2048u { return; }
-    let a1 = i % 32u;
-    let a0 = i / 32u;
-    let x0 = t0[a0 * 32u + a1];
+    let a1 = i;
+    let x0 = t0[a1];
     let x1 = t1[0u];
     let s0: f32 = sub_f32(x0, x1);
     let s1: f32 = exp_f32(s0);
-    t2[a0 * 32u + a1] = s1;
+    t2[a1] = s1;
 }
 
 // kernel [64, 32]
@@ -105,14 +104,13 @@ fn main(
 ) {
     let i = (group.x + group.y * 65535u) * 64u + thread;
     if i >= 2048u { return; }
-    let a1 = i % 32u;
-    let a0 = i / 32u;
-    let x0 = t0[a0 * 32u + a1];
+    let a1 = i;
+    let x0 = t0[a1];
     let x1 = t1[0u];
-    let x2 = t2[a0 * 32u + a1];
+    let x2 = t2[a1];
     let s0: f32 = sub_f32(x0, x1);
     let s1: f32 = mul_f32(s0, x2);
-    t3[a0 * 32u + a1] = s1;
+    t3[a1] = s1;
 }
 
 // kernel [64, 32]
@@ -144,10 +142,9 @@ fn main(
 ) {
     let i = (group.x + group.y * 65535u) * 64u + thread;
     if i >= 2048u { return; }
-    let a1 = i % 32u;
-    let a0 = i / 32u;
-    let x0 = t0[a0 * 32u + a1];
-    let x1 = t1[a0 * 32u + a1];
+    let a1 = i;
+    let x0 = t0[a1];
+    let x1 = t1[a1];
     let s0: f32 = add_f32(x0, x1);
-    t2[a0 * 32u + a1] = s0;
+    t2[a1] = s0;
 }

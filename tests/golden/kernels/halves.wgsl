@@ -79,8 +79,7 @@ fn tanh_f32(x: f32) -> f32 {
 fn operand0(i: u32) -> f32 { return number_of_bf16(u32(t0[i])); }
 fn operand1(i: u32) -> f32 { return number_of_f16(u32(t1[i])); }
 fn finish(i: u32, s0: f32) {
-    let a1 = i % 4u;
-    let a0 = i / 4u;
+    let a1 = i;
     let s1: f32 = tanh_f32(s0);
     let s2: f32 = number_of_bf16(bf16_of_number(s1));
     t2[i] = u16(bf16_of_number(s2));
@@ -128,11 +127,10 @@ fn main(
 ) {
     let i = (group.x + group.y * 65535u) * 64u + thread;
     if i >= 32u { return; }
-    let a1 = i % 4u;
-    let a0 = i / 4u;
-    let x0 = number_of_f16(u32(t0[a0 * 4u + a1]));
+    let a1 = i;
+    let x0 = number_of_f16(u32(t0[a1]));
     let s0: f32 = x0;
-    t1[a0 * 4u + a1] = s0;
+    t1[a1] = s0;
 }
 
 enable wgpu_int16;
@@ -166,8 +164,7 @@ fn bf16_of_number(x: f32) -> u32 {
 fn operand0(i: u32) -> f32 { return number_of_bf16(u32(t0[i])); }
 fn operand1(i: u32) -> f32 { return t1[i]; }
 fn finish(i: u32, s0: f32) {
-    let a1 = i % 4u;
-    let a0 = i / 4u;
+    let a1 = i;
     t2[i] = s0;
 }
 
@@ -198,9 +195,8 @@ fn main(
 ) {
     let i = (group.x + group.y * 65535u) * 64u + thread;
     if i >= 32u { return; }
-    let a1 = i % 4u;
-    let a0 = i / 4u;
-    let x0 = t0[a0 * 4u + a1];
+    let a1 = i;
+    let x0 = t0[a1];
     let s0: f32 = neg_f32(x0);
-    t1[a0 * 4u + a1] = s0;
+    t1[a1] = s0;
 }

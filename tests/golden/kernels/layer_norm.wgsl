@@ -66,13 +66,12 @@ fn main(
 ) {
     let row = group.x + group.y * 65535u;
     if row >= 32u { return; }
-    let a1 = row % 4u;
-    let a0 = row / 4u;
+    let a1 = row;
     let x1 = t1[0u];
     var r0: f32 = 0.0f;
     for (var i = thread; i < 32u; i += 32u) {
         let a2 = i;
-        let x0 = t0[a0 * 128u + a1 * 32u + a2];
+        let x0 = t0[a1 * 32u + a2];
         r0 = add_f32(r0, x0);
     }
     let s0 = tree_add_f32(thread, r0);
@@ -80,7 +79,7 @@ fn main(
     var r4: f32 = 0.0f;
     for (var i = thread; i < 32u; i += 32u) {
         let a2 = i;
-        let x0 = t0[a0 * 128u + a1 * 32u + a2];
+        let x0 = t0[a1 * 32u + a2];
         let s2: f32 = sub_f32(x0, s1);
         let s3: f32 = mul_f32(s2, s2);
         r4 = add_f32(r4, s3);
@@ -89,11 +88,11 @@ fn main(
     let s5: f32 = rsqrt_f32(s4);
     for (var i = thread; i < 32u; i += 32u) {
         let a2 = i;
-        let x0 = t0[a0 * 128u + a1 * 32u + a2];
+        let x0 = t0[a1 * 32u + a2];
         let x2 = t2[a2];
         let s2: f32 = sub_f32(x0, s1);
         let s6: f32 = mul_f32(s2, s5);
         let s7: f32 = mul_f32(s6, x2);
-        t3[a0 * 128u + a1 * 32u + a2] = s7;
+        t3[a1 * 32u + a2] = s7;
     }
 }

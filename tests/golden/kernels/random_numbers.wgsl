@@ -52,10 +52,9 @@ fn main(
 ) {
     let i = (group.x + group.y * 65535u) * 64u + thread;
     if i >= 2048u { return; }
-    let a1 = i % 32u;
-    let a0 = i / 32u;
-    let x0 = t0[a0 * 32u + a1];
-    let s0: f32 = f32(random_word(vec2<u32>(t1[0], t1[1]), a0 * 32u + a1) >> 8u) * 0x1p-24f;
+    let a1 = i;
+    let x0 = t0[a1];
+    let s0: f32 = f32(random_word(vec2<u32>(t1[0], t1[1]), a1) >> 8u) * 0x1p-24f;
     let s1: f32 = mul_f32(x0, s0);
-    t2[a0 * 32u + a1] = s1;
+    t2[a1] = s1;
 }

@@ -18,8 +18,7 @@ fn is_nan(x: f32) -> bool {
 fn operand0(i: u32) -> f32 { return t0[i]; }
 fn operand1(i: u32) -> f32 { return t1[i]; }
 fn finish(i: u32, s0: f32) {
-    let a1 = i % 4u;
-    let a0 = i / 4u;
+    let a1 = i;
     t2[i] = s0;
 }
 
@@ -81,9 +80,8 @@ fn tanh_f32(x: f32) -> f32 {
 fn operand0(i: u32) -> f32 { return t0[i]; }
 fn operand1(i: u32) -> f32 { return t1[i]; }
 fn finish(i: u32, s0: f32) {
-    let a1 = i % 4u;
-    let a0 = i / 4u;
-    let x2 = t2[a0 * 4u + a1];
+    let a1 = i;
+    let x2 = t2[a1];
     let s1: f32 = add_f32(x2, s0);
     let s2: f32 = tanh_f32(s1);
     t3[i] = s2;

@@ -206,9 +206,8 @@ fn main(@builtin(local_invocation_index) thread: u32) {
                 let row = min(first + thread / 128u, 0u);
                 var r0: f32 = 0.0f;
                 for (var i = lane; i < 120u; i += 128u) {
-                    let a1 = i % 20u;
-                    let a0 = i / 20u;
-                    let x0 = bitcast<f32>(words[1u + a0 * 20u + a1]);
+                    let a1 = i;
+                    let x0 = bitcast<f32>(words[1u + a1]);
                     r0 = add_f32(r0, x0);
                 }
                 let s0 = tree128_add_f32(thread, lane, r0);
@@ -222,9 +221,8 @@ fn main(@builtin(local_invocation_index) thread: u32) {
                 let row = min(first + thread / 128u, 0u);
                 var r0: f32 = 0.0f;
                 for (var i = lane; i < 120u; i += 128u) {
-                    let a1 = i % 20u;
-                    let a0 = i / 20u;
-                    let x0 = bitcast<f32>(words[121u + a0 * 20u + a1]);
+                    let a1 = i;
+                    let x0 = bitcast<f32>(words[121u + a1]);
                     r0 = add_f32(r0, x0);
                 }
                 let s0 = tree128_add_f32(thread, lane, r0);
