@@ -7,11 +7,13 @@
 //! Invariants:
 //!
 //! - H1. A session obeys only the link that opened it. A message of a step must come from a link to
-//!   the node of the process that it names as its sender. No frame can name another owner's
-//!   session.
+//!   the node of the process that it names as its sender, or it is dropped. No frame can name
+//!   another owner's session, and no owner can make one peer accuse another: they share one link
+//!   for the sessions of all owners.
 //! - H2. A message or input for a step waits until the step begins and takes it. The bytes that
 //!   wait are limited per session, and a step fails for which more arrive. Starts arrive in order,
-//!   so a step below the last that started is over, and what arrives for it is dropped.
+//!   so a step below the last that started is over, and what arrives for it is dropped. If things
+//!   arrive for too many steps, those for the lowest ones wait, and the others fail.
 //! - H3. A participant's values are stored if and only if it reports that it ended. A step that was
 //!   stopped stores nothing.
 //! - H4. A lost link ends the sessions that it opened at once. All of their state is dropped. If it
@@ -295,7 +297,7 @@ impl Host {
             (PeerFrame::Open(open), _) => self.open(now, link, id, open, out),
             // The session has been closed or dropped.
             (_, None) => Ok(()),
-            (PeerFrame::Message(message), Some(slot)) => self.on_message(slot, node, message, out),
+            (PeerFrame::Message(message), Some(slot)) => self.on_message(slot, (link, node), message, out),
             (frame, Some(slot)) => {
                 let session = &self.sessions[&slot];
                 if session.link != link {
@@ -329,7 +331,7 @@ impl Host {
             PeerFrame::Release { values } => self.release(slot, values, out),
             PeerFrame::Start(start) => return self.start(now, slot, start, out),
             PeerFrame::Input { step, index, tensor } => {
-                return self.arrived(slot, step, HostArrival::Input { index, tensor }, out);
+                self.arrived(slot, step, HostArrival::Input { index, tensor }, out);
             }
             PeerFrame::Abort { step, reason } => self.abort(slot, step, &reason, out),
             PeerFrame::Acquire { request, lock, uses } => self.acquire(now, slot, request, lock, uses, out),

@@ -4,7 +4,7 @@ use super::{Host, HostInput, HostLimits, HostOutput, LoadedAs, RequestKey, StepE
 use crate::peer::proto::frame::WireFrame;
 use crate::peer::proto::frame::{CallerFrame, Digest, Hello, LinkFrame, Open, PeerFrame, PeerKey, ProcessEntry};
 use crate::peer::proto::frame::{OWNER, ProcessNumber, ProgramNumber, RequestNumber, SessionId, Start, StepNumber};
-use crate::peer::proto::frame::{ValueId, WireErrorKind};
+use crate::peer::proto::frame::{PartMessage, StepMessage, ValueId, WireErrorKind};
 use crate::peer::proto::{LinkNumber, Time};
 use anabranch_dsl::{Bytes, HostTensor};
 use std::net::SocketAddr;
@@ -333,4 +333,104 @@ fn a_value_that_is_released_counts_until_the_steps_that_read_it_have_ended() {
         played.input(HostInput::StepEnded { key, outcome: Ok(StepEnd::default()) });
         assert_eq!(played.host.usage().value_bytes, left);
     }
+}
+
+/// The link to another peer, which all sessions share.
+const SHARED_LINK: LinkNumber = LinkNumber(2);
+
+impl PlayedOwner {
+    /// Another peer has connected, and the session knows it as process 2.
+    fn open_with_peer() -> PlayedOwner {
+        let mut played = PlayedOwner::greeted(HostLimits::default());
+        played.input(HostInput::Linked { link: SHARED_LINK, node: key(2), is_introduced: false });
+        let hello = Hello { name: "b".to_owned(), incarnation: 1, devices: Vec::new() };
+        played.input(HostInput::Frame { link: SHARED_LINK, frame: WireFrame::Link(LinkFrame::Hello(hello)), body: 0 });
+        let entry = |n: u8| ProcessEntry { node: key(n), addr: None, is_needed: true };
+        played.frame(PeerFrame::Open(Open {
+            attempt: 1,
+            you: ProcessNumber(1),
+            processes: vec![entry(1), entry(0), entry(2)],
+            failure_timeout_ms: 1_000,
+            first_step: StepNumber(1),
+        }));
+        played.register();
+        let key = played.loading();
+        played.input(HostInput::Loaded { key, outcome: Ok(LoadedAs { cut: Digest([0; 32]), bytes: 1_000 }) });
+        played.out.clear();
+        played
+    }
+
+    /// The other peer sends a message of a step in the name of a process.
+    fn message(&mut self, step: u64, from: u32) {
+        let message = PartMessage::Credit { of: 0, tag: Vec::new(), finished: 1 };
+        let (step, from) = (StepNumber(step), ProcessNumber(from));
+        let message = StepMessage { step, from, from_part: 0, to_part: 0, message };
+        let frame = WireFrame::ToPeer { session: SessionId(1), frame: PeerFrame::Message(message) };
+        self.input(HostInput::Frame { link: SHARED_LINK, frame, body: 0 });
+    }
+
+    /// Starts a step with all processes. Returns how many messages it gets, or its error.
+    fn start_with_peer(&mut self, step: u64) -> Result<usize, String> {
+        self.out.clear();
+        self.frame(PeerFrame::Start(Start {
+            step: StepNumber(step),
+            program: ProgramNumber(0),
+            participants: vec![OWNER, ProcessNumber(1), ProcessNumber(2)],
+            deadline_ms: None,
+            vars: Vec::new(),
+            assigns: Vec::new(),
+            inputs: Vec::new(),
+        }));
+        let error = self.out.iter().find_map(|output| match output {
+            HostOutput::Send {
+                frame: WireFrame::ToCaller { frame: CallerFrame::Failed { failure, .. }, .. }, ..
+            } => Some(failure.error.message.clone()),
+            _ => None,
+        });
+        let delivered = self.out.iter().filter(|output| matches!(output, HostOutput::Deliver { .. })).count();
+        if let Some(key) = self.host.step_key(SessionId(1), StepNumber(step)) {
+            self.input(HostInput::StepEnded { key, outcome: Ok(StepEnd::default()) });
+        }
+        error.map_or(Ok(delivered), Err)
+    }
+
+    fn is_shared_link_closed(&self) -> bool {
+        self.out.iter().any(|output| matches!(output, HostOutput::CloseLink { link: SHARED_LINK, .. }))
+    }
+}
+
+#[test]
+fn a_message_in_a_wrong_name_is_dropped_and_the_link_stays() {
+    let mut played = PlayedOwner::open_with_peer();
+    // Their owner may have told the two peers different tables of processes.
+    for from in [0, 1, 7] {
+        played.message(1, from);
+    }
+    assert!(!played.is_shared_link_closed(), "{:?}", played.out);
+    assert_eq!(played.start_with_peer(1), Ok(0));
+}
+
+#[test]
+fn messages_of_too_many_steps_fail_the_last_of_these_steps_and_the_link_stays() {
+    let mut played = PlayedOwner::open_with_peer();
+    // A participant lies about steps that are far away. The next ones are not hurt.
+    (0..256).for_each(|n| played.message(1_000_000 + n, 2));
+    for step in 1..=3 {
+        played.message(step, 2);
+        assert_eq!(played.start_with_peer(step), Ok(1));
+    }
+    // An owner does not start its steps here.
+    (4..=300).for_each(|step| played.message(step, 2));
+    assert!(!played.is_shared_link_closed(), "{:?}", played.out);
+    assert_eq!(played.host.usage().early_steps, 256);
+    assert_eq!(played.start_with_peer(259), Ok(1));
+    // Later messages of these steps are dropped, too.
+    played.message(260, 2);
+    let error = "messages of more than 256 steps came before the steps began".to_owned();
+    assert_eq!(played.start_with_peer(260), Err(error));
+    assert!(!played.is_shared_link_closed(), "{:?}", played.out);
+    // When all of these are over, everything is as before.
+    assert!(played.start_with_peer(1_000_255).is_err());
+    played.message(1_000_256, 2);
+    assert_eq!(played.start_with_peer(1_000_256), Ok(1));
 }

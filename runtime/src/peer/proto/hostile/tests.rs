@@ -204,16 +204,22 @@ fn only_the_link_that_opened_a_session_commands_it() {
 #[test]
 fn a_message_must_come_from_the_process_that_it_names() {
     let mut victims = Victims::new();
+    // Returns whether the link was closed, and whether the message waits for its step.
     let mut message = |link: usize, from: u32| {
         let message = PartMessage::Credit { of: 0, tag: Vec::new(), finished: 1 };
         let (step, from) = (StepNumber(1), ProcessNumber(from));
         let message = StepMessage { step, from, from_part: 0, to_part: 0, message };
-        is_closed_for(&mut victims, link, PeerFrame::Message(message))
+        let before = victims.host.usage().buffered_bytes;
+        let is_closed = is_closed_for(&mut victims, link, PeerFrame::Message(message));
+        (is_closed, victims.host.usage().buffered_bytes > before)
     };
-    assert!(!message(1, 2), "the link of process 2 may send in its name");
-    assert!(message(1, 0) && message(1, 1) && message(1, 7));
-    assert!(message(2, 2), "a stranger may not");
-    assert!(!message(0, 0) && message(0, 2));
+    assert_eq!(message(1, 2), (false, true), "the link of process 2 may send in its name");
+    for from in [0, 1, 7] {
+        assert_eq!(message(1, from), (false, false), "the owner may have lied to process 2");
+    }
+    assert_eq!(message(2, 2), (false, false), "a stranger may not");
+    assert_eq!(message(0, 0), (false, true));
+    assert!(message(0, 2).0, "the owner has made the table");
 }
 
 #[test]
