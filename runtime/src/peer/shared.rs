@@ -104,7 +104,7 @@ impl SharedVariable {
 
     /// Assigns a value, in a step of its own. A variable that was lost exists again.
     fn set(self: &Arc<SharedVariable>, value: HostTensor) -> Result<()> {
-        let new = self.cluster.store(self.process, &value)?;
+        let new = self.cluster.store(self.process, &value, None)?;
         let snapshot = SharedSnapshot::acquire(vec![self.use_alone(Some(new.value))], &StopFlag::new())?;
         snapshot.commit(&[(0, new.value)])
     }
@@ -219,7 +219,7 @@ impl OwnerSnapshot {
         let mut stored = Vec::new();
         for shared in uses {
             let value = lock(&shared.variable.initial).clone().filter(|_| shared.initial.is_none());
-            stored.push(value.map(|value| cluster.store(process, &value)).transpose()?);
+            stored.push(value.map(|value| cluster.store(process, &value, Some(stop))).transpose()?);
         }
         let access = |(shared, stored): (&StepUse, &Option<ValueHandle>)| SharedAccess {
             name: shared.variable.name.clone(),
@@ -249,12 +249,7 @@ impl OwnerSnapshot {
         let WantedLock { request, lock: number, values } =
             asked.map_err(|error| cluster.error_of(process, from_wire(error)))?;
         let answer = cluster.wait_for(Some(stop), what, |state| state.answers.remove(&request));
-        let answer = answer.inspect_err(|_| {
-            cluster.with(|state, _, out| {
-                state.caller.abandon(request, out);
-                state.answers.remove(&request);
-            });
-        })?;
+        let answer = answer.inspect_err(|_| cluster.give_up(process, request, number, &values))?;
         answer.map_err(|error| cluster.error_of(process, from_wire(error)))?;
         uses.iter().for_each(|shared| *lock(&shared.variable.initial) = None);
         let value = |(shared, value): (&StepUse, ValueId)| (shared.number, cluster.handle(process, value));

@@ -124,6 +124,23 @@ impl Caller {
         }
     }
 
+    /// Gives up a request, and the lock and the values that it is for, whether or not the peer has
+    /// answered.
+    pub(crate) fn give_up(
+        &mut self,
+        process: ProcessNumber,
+        request: RequestNumber,
+        lock: Option<LockNumber>,
+        values: Vec<ValueId>,
+        out: &mut Vec<CallerOutput>,
+    ) {
+        self.abandon(request, out);
+        if let Some(lock) = lock {
+            self.unlock(process, lock, out);
+        }
+        self.release(process, values, out);
+    }
+
     /// Hands over the new values of a lock's variables, by the index of the use, and commits them.
     /// The step assigns shared variables of no other peer. [`outcome_alone`] tells the outcome by
     /// those of the two requests.

@@ -394,6 +394,42 @@ fn acquire(played: &mut PlayedPeers, process: ProcessNumber) -> LockNumber {
 }
 
 #[test]
+fn a_lock_that_was_granted_when_its_call_had_ended_is_given_up() {
+    for (is_locked, is_answered) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut played = PlayedPeers::open();
+        let (name, ty) = ("a".to_owned(), "i64[]".to_owned());
+        let access = SharedAccess { name, ty, is_read: true, is_assigned: is_locked, initial: None };
+        let time = (played.now, TIMEOUT);
+        let asked = played.caller.acquire(PEER, (&[access], is_locked), time, &mut played.out);
+        let wanted = asked.expect("the peer is there");
+        let (request, value) = (wanted.request, wanted.values[0]);
+        if is_answered {
+            played.frame(CallerFrame::Acquired { request });
+        }
+        // The call has not seen the answer.
+        played.caller.give_up(PEER, request, wanted.lock, wanted.values, &mut played.out);
+        if !is_answered {
+            played.frame(CallerFrame::Acquired { request });
+        }
+        let frames = played.out.iter().filter_map(|output| match output {
+            CallerOutput::Send { frame: WireFrame::ToPeer { frame, .. }, .. } => Some(frame),
+            _ => None,
+        });
+        let frames: Vec<&PeerFrame> = frames.collect();
+        let n_unlocks = frames.iter().filter(|frame| matches!(frame, PeerFrame::Unlock { .. })).count();
+        let released = |frame: &&&PeerFrame| matches!(frame, PeerFrame::Release { values } if values[..] == [value]);
+        let n_released = frames.iter().filter(released).count();
+        assert_eq!((n_unlocks, n_released), (usize::from(is_locked), 1), "{frames:?}");
+        assert_eq!((played.caller.values(PEER), played.caller.in_flight()), (vec![], 0));
+        // Nothing is renewed any more.
+        played.out.clear();
+        played.now = TIMEOUT / 2;
+        played.input(CallerInput::Tick);
+        assert!(played.out.is_empty(), "{:?}", played.out);
+    }
+}
+
+#[test]
 fn a_commit_at_one_peer_that_was_lost_is_unknown_unless_the_peer_refused_it() {
     for (is_refused, expected) in [(false, "it is unknown whether the step has changed"), (true, "no memory")] {
         let mut played = PlayedPeers::open();
