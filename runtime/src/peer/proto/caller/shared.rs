@@ -188,6 +188,31 @@ impl Caller {
         Ok(request)
     }
 
+    /// Decides a commit that several peers have prepared: all of them commit it. Returns the
+    /// requests, or why a peer cannot be told any more.
+    ///
+    /// # Errors
+    /// If one of the peers has lost its lock in the meantime, none of them commits. Returns that
+    /// peer.
+    pub(crate) fn decide_all(
+        &mut self,
+        locks: &[(ProcessNumber, LockNumber)],
+        time: (Time, Duration),
+        out: &mut Vec<CallerOutput>,
+    ) -> Result<Vec<Result<RequestNumber, WireError>>, (ProcessNumber, WireError)> {
+        let lost = locks.iter().find_map(|&(process, lock)| Some((process, self.check_lock(process, lock).err()?)));
+        if let Some((process, error)) = lost {
+            for &(process, lock) in locks {
+                if let Ok(request) = self.decide(process, lock, false, time, out) {
+                    self.abandon(request, out);
+                }
+            }
+            let waited = "the call was committing its shared variables, and has changed none of them";
+            return Err((process, error.at(None, waited)));
+        }
+        Ok(locks.iter().map(|&(process, lock)| self.decide(process, lock, true, time, out)).collect())
+    }
+
     /// Commits or drops the new values of a lock that is prepared, and ends the lock. If the peer
     /// is lost, the decision about a commit at several peers is told when it is back, so the error
     /// says that the outcome is unknown.

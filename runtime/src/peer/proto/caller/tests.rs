@@ -464,6 +464,56 @@ fn a_decision_for_a_peer_that_was_lost_says_that_the_outcome_is_unknown() {
 }
 
 #[test]
+fn a_commit_of_which_a_peer_was_lost_before_the_decision_changes_nothing() {
+    const OTHER: ProcessNumber = ProcessNumber(2);
+    for is_back in [None, Some(false), Some(true)] {
+        let mut played = PlayedPeers::open_with_two();
+        let locks = [(PEER, acquire(&mut played, PEER)), (OTHER, acquire(&mut played, OTHER))];
+        let time = (played.now, TIMEOUT);
+        for (process, lock) in locks {
+            let prepared = played.caller.prepare(process, lock, Vec::new(), time, &mut played.out);
+            let request = prepared.expect("the peers are there");
+            played.frame_on(LinkNumber(process.0.into()), CallerFrame::Prepared { request });
+        }
+        if let Some(is_back) = is_back {
+            played.input(CallerInput::LinkLost { link: LINK, loss: LinkLoss::TimedOut });
+            if is_back {
+                let hello = Hello { name: "a".to_owned(), incarnation: 2, devices: Vec::new() };
+                played.input(CallerInput::Linked { link: LinkNumber(3), node: PeerKey([1; 32]), hello });
+                played.caller.open(played.now, &mut played.out);
+                played.frame_on(LinkNumber(3), CallerFrame::Opened { attempt: 2, limits: LIMITS });
+                played.other_frame(CallerFrame::Opened { attempt: 2, limits: LIMITS });
+            }
+        }
+        played.out.clear();
+        let decided = played.caller.decide_all(&locks, time, &mut played.out);
+        match (is_back, decided) {
+            (None, Ok(requests)) => assert!(requests.iter().all(Result::is_ok), "{requests:?}"),
+            (Some(_), Err((process, error))) => {
+                assert_eq!((process, error.kind), (PEER, WireErrorKind::Unavailable));
+                let changes_nothing = |label: &(Option<u32>, String)| label.1.contains("has changed none of them");
+                assert!(error.labels.iter().any(changes_nothing), "{error:?}");
+            }
+            (_, decided) => panic!("{decided:?}"),
+        }
+        let told = played.out.iter().filter_map(|output| match output {
+            CallerOutput::Send { link, frame: WireFrame::ToPeer { frame: PeerFrame::Decide { commits, .. }, .. } } => {
+                Some((link.0, *commits))
+            }
+            _ => None,
+        });
+        let expected = match is_back {
+            None => vec![(1, true), (2, true)],
+            Some(false) => vec![(2, false)],
+            // It has dropped the session, or does not know the lock.
+            Some(true) => vec![(3, false), (2, false)],
+        };
+        assert_eq!(told.collect::<Vec<_>>(), expected);
+        assert_eq!(played.caller.in_flight(), if is_back.is_none() { 2 } else { 0 });
+    }
+}
+
+#[test]
 fn a_session_knows_how_many_locks_it_may_ask_for() {
     let mut played = PlayedPeers::open();
     for _ in 0..LIMITS.steps {

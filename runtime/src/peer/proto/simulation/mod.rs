@@ -16,7 +16,8 @@
 //! - no process accuses another of breaking the protocol, and none exceeds its limits;
 //! - a session that was quiet for some time has exactly the values at its peers that its owner
 //!   knows, no commit of it is in doubt there, and each fetch yields the value that was committed;
-//! - no increment of a counter that sessions share is lost or done twice (`counters.rs`);
+//! - no increment of a counter that sessions share is lost or done twice, and none at two peers is
+//!   known to have happened at one of them only (`counters.rs`);
 //! - a session opens when everything that went wrong is over, although some peers have not noticed
 //!   yet that a link to another is lost;
 //! - when all sessions are closed or dead, no process holds anything;
