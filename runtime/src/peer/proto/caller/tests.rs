@@ -464,6 +464,45 @@ fn a_decision_for_a_peer_that_was_lost_says_that_the_outcome_is_unknown() {
 }
 
 #[test]
+fn values_of_shared_variables_are_acquired_again_when_their_peer_was_lost() {
+    let mut played = PlayedPeers::open();
+    played.begin();
+    let (name, ty) = ("a".to_owned(), "i64[]".to_owned());
+    let access = SharedAccess { name, ty, is_read: true, is_assigned: false, initial: None };
+    let time = (played.now, TIMEOUT);
+    let wanted = played.caller.acquire(PEER, (&[access], false), time, &mut played.out).expect("the peer is there");
+    played.frame(CallerFrame::Acquired { request: wanted.request });
+    let stored = played.caller.store(PEER, HostTensor::scalar(1i64), time, &mut played.out);
+    let (request, own) = stored.expect("the peer is there");
+    played.frame(CallerFrame::Stored { request });
+    played.input(CallerInput::LinkLost { link: LINK, loss: LinkLoss::TimedOut });
+    for is_back in [false, true] {
+        if is_back {
+            let hello = Hello { name: "a".to_owned(), incarnation: 1, devices: Vec::new() };
+            played.input(CallerInput::Linked { link: LinkNumber(3), node: PeerKey([1; 32]), hello });
+            played.caller.open(played.now, &mut played.out);
+            played.frame_on(LinkNumber(3), CallerFrame::Opened { attempt: 2, limits: LIMITS });
+        }
+        let mut plan = StepPlan {
+            participants: vec![PEER],
+            reads: vec![(PEER, 4, wanted.values[0])],
+            shared: vec![4],
+            ..StepPlan::default()
+        };
+        // The peer has the value, so nothing tells the user to set it again.
+        let error = played.caller.begin(played.now, plan.clone(), &mut played.out).expect_err("the peer was lost");
+        let BeginError::Unavailable(error) = error else { panic!("{error:?}") };
+        assert_eq!(error.kind, WireErrorKind::Unavailable);
+        let why = if is_back { "was lost while the call was beginning" } else { "is unreachable" };
+        assert!(error.message.contains(why), "{error:?}");
+        // Values of the session itself are lost.
+        plan.reads.push((PEER, 5, own));
+        let error = played.caller.begin(played.now, plan, &mut played.out).expect_err("the peer was lost");
+        assert_eq!(error, BeginError::LostVariables(vec![(PEER, 5)]));
+    }
+}
+
+#[test]
 fn a_commit_of_which_a_peer_was_lost_before_the_decision_changes_nothing() {
     const OTHER: ProcessNumber = ProcessNumber(2);
     for is_back in [None, Some(false), Some(true)] {
