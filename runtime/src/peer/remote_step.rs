@@ -193,7 +193,7 @@ impl RemoteProgram {
                 Ok(()) => {}
                 Err(Some(error)) => {
                     // The next call tries again.
-                    self.cluster.with(|state, _, outputs| state.caller.unregister(self.number, outputs));
+                    self.cluster.with(|state, _, _| state.caller.tell_refusals(self.number));
                     let fault = StepFault { position: None, error };
                     let error = self.origins.failure(fault).error;
                     let loading = format!("{} was loading the program of `{}`", self.name(process), self.name);

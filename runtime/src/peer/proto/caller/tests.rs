@@ -464,6 +464,33 @@ fn a_decision_for_a_peer_that_was_lost_says_that_the_outcome_is_unknown() {
 }
 
 #[test]
+fn all_calls_that_wait_for_a_program_hear_why_it_was_refused() {
+    let mut played = PlayedPeers::open();
+    played.register(9);
+    let error = WireError::new(WireErrorKind::ResourceExhausted, "no memory");
+    played.frame(CallerFrame::Refused { program: PROGRAM, error: error.clone() });
+    let refused = ProgramState::Refused { error };
+    // A call that comes later hears it, too, if no other has.
+    let offer = ProgramOffer { bytes: &vec![0; 9].into(), digest: Digest([0; 32]), cut: CUT };
+    assert_eq!(played.caller.register(PEER, PROGRAM, offer, played.now, &mut played.out), Ok(refused.clone()));
+    for _ in 0..2 {
+        assert_eq!(played.caller.program(PEER, PROGRAM), Some(&refused));
+        played.caller.tell_refusals(PROGRAM);
+    }
+    played.out.clear();
+    played.register(9);
+    let registers = |output: &CallerOutput| {
+        matches!(output, CallerOutput::Send { frame: WireFrame::ToPeer { frame: PeerFrame::Register { .. }, .. }, .. })
+    };
+    assert!(played.out.iter().any(registers), "the next call tries again: {:?}", played.out);
+    // What loads or has loaded stays.
+    played.caller.tell_refusals(PROGRAM);
+    played.frame(CallerFrame::Registered { program: PROGRAM, cut: CUT });
+    played.caller.tell_refusals(PROGRAM);
+    assert_eq!(played.caller.register(PEER, PROGRAM, offer, played.now, &mut played.out), Ok(ProgramState::Ready));
+}
+
+#[test]
 fn values_of_shared_variables_are_acquired_again_when_their_peer_was_lost() {
     let mut played = PlayedPeers::open();
     played.begin();
