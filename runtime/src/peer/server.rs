@@ -31,8 +31,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-/// An estimate of the memory of a node of a program and of what is compiled from it.
-const BYTES_PER_NODE: u64 = 2 << 10;
 
 /// The number of input bytes from which on another thread frees them. With less, waking it costs as
 /// much as it saves.
@@ -146,11 +144,11 @@ impl Server {
     /// Does what the protocol asks for. Called while the host is locked.
     pub(super) fn on_output(self: &Arc<Server>, output: HostOutput, inputs: &mut VecDeque<HostInput>) {
         match output {
-            HostOutput::Load { key, process, digest, bytes } => {
+            HostOutput::Load { key, process, digest, bytes, room } => {
                 lock(&self.state).loading.insert(key);
                 let this = self.clone();
                 let job = move || {
-                    let outcome = this.load(key, ProcessId(process.0), digest, &bytes);
+                    let outcome = this.load(key, ProcessId(process.0), digest, (&bytes, room));
                     this.report(HostInput::Loaded { key, outcome: outcome.map_err(|error| to_wire(&error)) });
                 };
                 if let Err(error) = self.workers.run(Box::new(job)) {
@@ -328,19 +326,18 @@ impl Server {
         }
     }
 
-    fn load(&self, key: ProgramKey, own: ProcessId, expected: Digest, bytes: &[u8]) -> Result<LoadedAs> {
+    fn load(&self, key: ProgramKey, own: ProcessId, expected: Digest, (bytes, room): (&[u8], u64)) -> Result<LoadedAs> {
         let load = || {
             if digest(bytes) != expected {
                 return Err(Diagnostic::new("a program does not have its digest").of_kind(ErrorKind::Internal));
             }
-            let spec = ProgramSpec::decode(bytes)?;
+            let (spec, bytes) = ProgramSpec::decode_within(bytes, room)?;
             let vars = spec.devices_of_vars().into_iter().zip(&spec.graph.vars).map(|(device, var)| {
                 let device = spec.devices[device.index()];
                 let here = (device.process == own).then(|| self.device(device.name.kind(), device.name.index()));
                 (Type::Tensor(var.ty.clone()), here.flatten())
             });
             let vars = vars.collect();
-            let bytes = spec.graph.n_nodes() as u64 * BYTES_PER_NODE;
             let names: Vec<_> = spec.devices.iter().map(|device| device.name).collect();
             let is_unwanted = || !lock(&self.state).loading.contains(&key);
             let (driver, cut) = spec.load(own, |kind, index| self.device(kind, index), is_unwanted)?;

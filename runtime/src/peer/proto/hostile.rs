@@ -26,6 +26,8 @@ const LIMITS: HostLimits = HostLimits {
     work: 8,
     programs: 3,
     program_bytes: 40_000,
+    loads: 2,
+    load_bytes: 20_000,
     load_time: Duration::from_secs(1),
     step_time: Duration::from_secs(60),
     idle_programs: 2,

@@ -26,6 +26,10 @@ pub(crate) struct HostLimits {
     /// Programs of a session, and the memory that they take.
     pub(crate) programs: usize,
     pub(crate) program_bytes: u64,
+    /// Programs of one owner that load at once, and the bytes of their encoding. One that is larger
+    /// loads alone.
+    pub(crate) loads: usize,
+    pub(crate) load_bytes: u64,
     /// How long a program may take to load.
     pub(crate) load_time: Duration,
     /// How long a step may take.
@@ -59,6 +63,8 @@ impl HostLimits {
         work: 0,
         programs: 0,
         program_bytes: 0,
+        loads: 0,
+        load_bytes: 0,
         load_time: Duration::ZERO,
         step_time: Duration::ZERO,
         idle_programs: 0,
@@ -84,6 +90,8 @@ impl Default for HostLimits {
             work: 256,
             programs: 256,
             program_bytes: 1 << 30,
+            loads: 16,
+            load_bytes: 32 << 20,
             load_time: Duration::from_secs(300),
             step_time: Duration::from_secs(3_600),
             idle_programs: 64,
@@ -271,6 +279,8 @@ pub(crate) enum HostOutput {
         process: ProcessNumber,
         digest: Digest,
         bytes: Arc<[u8]>,
+        /// The memory that it may take, in addition to that of its encoding.
+        room: u64,
     },
     /// Drop a program, or end its loading as soon as possible. The end of loading must still be
     /// reported.

@@ -115,6 +115,46 @@ fn a_program_that_loads_for_too_long_is_refused_and_its_loading_ends() {
 }
 
 #[test]
+fn programs_of_one_owner_wait_for_each_other_while_they_load() {
+    let limits = HostLimits { loads: 2, load_bytes: 10, program_bytes: 5_000, ..HostLimits::default() };
+    let mut played = PlayedOwner::open(limits);
+    let register = |played: &mut PlayedOwner, n: u8, len: u8| {
+        let program = ProgramNumber(n.into());
+        played.frame(PeerFrame::Register { program, digest: Digest([n; 32]), len: len.into() });
+        played.frame(PeerFrame::Upload { program, bytes: vec![n; len.into()].into() });
+    };
+    // Returns what begins to load: the program, and the memory that it may take.
+    let begun = |played: &mut PlayedOwner| {
+        let loads = played.out.drain(..).filter_map(|output| match output {
+            HostOutput::Load { key, bytes, room, .. } => Some((key, bytes[0], room)),
+            _ => None,
+        });
+        loads.collect::<Vec<_>>()
+    };
+    (1..=6).for_each(|n| register(&mut played, n, if n == 4 { 20 } else { 4 }));
+    let [(first, 1, 4_996), (second, 2, _)] = begun(&mut played)[..] else { panic!("two programs load at once") };
+    assert_eq!(played.host.usage().work, 6);
+    // Who waits can give up.
+    played.frame(PeerFrame::Unregister { program: ProgramNumber(3) });
+    assert!(played.out.is_empty(), "it was not begun: {:?}", played.out);
+    assert_eq!((played.host.usage().work, played.host.library_usage()), (5, (5, 0)));
+    let loaded = |played: &mut PlayedOwner, key| {
+        played.input(HostInput::Loaded { key, outcome: Ok(LoadedAs { cut: Digest([0; 32]), bytes: 1_000 }) });
+        begun(played)
+    };
+    // A large one loads alone, and is not overtaken.
+    assert_eq!(loaded(&mut played, first), []);
+    let [(large, 4, _)] = loaded(&mut played, second)[..] else { panic!("the large program loads alone") };
+    let failed = Err(super::invalid("it is none"));
+    played.input(HostInput::Loaded { key: large, outcome: failed });
+    let rest: Vec<u8> = begun(&mut played).into_iter().map(|(_, n, _)| n).collect();
+    assert_eq!(rest, [5, 6]);
+    // What loads counts until it ends.
+    played.input(HostInput::LinkLost { link: OWNER_LINK, reason: "lost".to_owned() });
+    assert_eq!(played.host.usage().work, 2);
+}
+
+#[test]
 fn a_program_that_takes_too_much_memory_is_refused() {
     let mut played = PlayedOwner::open(HostLimits { program_bytes: 5_000, ..HostLimits::default() });
     played.register();

@@ -83,8 +83,15 @@ fn run(seed: u64, with_trace: bool) -> Outcome {
     let mut rng = Rng(mix(seed, 1));
     let load_time = ms(250 + rng.below(2) * 250);
     let step_time = ms(4_000);
-    let mut limits =
-        HostLimits { load_time, step_time, incoming_bytes: 1 << 30, body_bytes: 1 << 20, ..HostLimits::default() };
+    let loads = if load_time < ms(500) { 1 } else { 16 };
+    let mut limits = HostLimits {
+        load_time,
+        step_time,
+        loads,
+        incoming_bytes: 1 << 30,
+        body_bytes: 1 << 20,
+        ..HostLimits::default()
+    };
     if rng.below(3) == 0 {
         limits.value_bytes = 32;
         limits.programs = 1;
