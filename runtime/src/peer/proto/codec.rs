@@ -34,7 +34,7 @@ use crate::peer::body::BodyBuffer;
 use std::fmt;
 
 /// The version of the protocol.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = protocol_version!();
 
 /// Maximum bytes of a head.
 pub(crate) const MAX_HEAD: usize = 64 << 10;
