@@ -29,7 +29,7 @@
 //! | bodies received at a time on a link | 256, 8 GiB |
 //! | bytes of bodies on their way to a link | 4, 32 or 64 MiB, by profile |
 //! | frames that wait to be sent on a link | 16 MiB |
-//! | bodies that wait to be sent on a link | 65,536 |
+//! | bodies that wait to be sent on a link | 262,144 |
 //! | connections that are not admitted yet | [`NetOptions::max_handshakes`], 4 KiB each |
 //! | links | [`NetOptions::max_links`] |
 //! | join tokens | 64 |

@@ -91,12 +91,18 @@ pub(crate) enum Destination {
 
 /// Encodes a frame. Large payloads are not copied.
 pub(crate) fn encode(frame: WireFrame) -> Result<Encoded, CodecError> {
+    encode_within(frame, INLINE)
+}
+
+/// Encodes a frame whose payload becomes the body if it has more than `inline` bytes. Large
+/// payloads are not copied.
+pub(crate) fn encode_within(frame: WireFrame, inline: usize) -> Result<Encoded, CodecError> {
     let mut body = None;
     // Both closures of `map` write to the body. A frame has one payload, so only one is called.
     let cell = std::cell::RefCell::new(&mut body);
     let wire: HeadFrame = frame.map(
-        |tensor| Ok(describe_tensor(tensor, *cell.borrow_mut())),
-        |bytes| Ok(describe_bytes(bytes, *cell.borrow_mut())),
+        |tensor| Ok(describe_tensor(tensor, inline, *cell.borrow_mut())),
+        |bytes| Ok(describe_bytes(bytes, inline, *cell.borrow_mut())),
     )?;
     check(&wire)?;
     // Most heads fit.
@@ -188,7 +194,7 @@ fn check(frame: &HeadFrame) -> Result<(), CodecError> {
     if let Some(tensor) = tensor_of(frame) {
         tensor.check().map_err(CodecError)?;
     }
-    if body_len(frame).is_some_and(|len| len <= INLINE as u64 || len > MAX_BODY) {
+    if body_len(frame).is_some_and(|len| len == 0 || len > MAX_BODY) {
         return Err(CodecError("a body of this length is not sent".to_owned()));
     }
     match frame {

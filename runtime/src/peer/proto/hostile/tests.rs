@@ -1,7 +1,8 @@
 //! Random and mutated frames.
 
-use super::super::codec::VERSION;
+use super::super::codec::{VERSION, encode_within};
 use super::super::frame::{OWNER, PartMessage, RequestNumber, SharedUse, Start, StepMessage, ValueId, WireError};
+use super::super::payload::INLINE;
 use super::super::random::Rng;
 use super::frames::string_frames;
 use super::*;
@@ -98,15 +99,18 @@ fn hostile_frames_neither_panic_nor_exceed_limits() {
 #[test]
 fn frames_survive_encoding() {
     let (mut rng, victims) = (Rng(corpus::seed()), Victims::new());
-    let mut bodies = 0;
+    // Payloads in a head, unless they are large, and all as bodies.
+    let mut bodies = [0, 0];
     for _ in 0..20_000 {
         let frame = rng.frame(&victims, 0);
-        let encoded = encode(frame.clone()).expect("a random frame can be encoded");
-        let body = encoded.body.map(|body| body.as_ref().to_vec().into());
-        bodies += usize::from(body.is_some());
-        assert_eq!(decode(&encoded.head, body), Ok(frame));
+        for (n, inline) in bodies.iter_mut().zip([INLINE, 0]) {
+            let encoded = encode_within(frame.clone(), inline).expect("a random frame can be encoded");
+            let body = encoded.body.map(|body| body.as_ref().to_vec().into());
+            *n += usize::from(body.is_some());
+            assert_eq!(decode(&encoded.head, body), Ok(frame.clone()));
+        }
     }
-    assert!(bodies > 100, "{bodies} bodies are too few");
+    assert!(bodies[0] > 100 && bodies[1] > 2 * bodies[0], "{bodies:?} bodies are too few");
     let (mut bodies, mut heads) = (0, 0);
     for frame in string_frames() {
         let encoded = encode(frame.clone()).expect("a frame can be encoded");
