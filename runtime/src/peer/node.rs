@@ -19,7 +19,7 @@ use super::proto::codec::{Announced, Destination, announce, decode, encode, enco
 use super::proto::frame::{
     CallerFrame, Hello, LinkFrame, LinkQueue, PeerFrame, PeerKey, SessionId, StatusReport, StepNumber, WireFrame,
 };
-use super::proto::host::{Host, HostInput, HostLimits, HostOutput};
+use super::proto::host::{Admission, Host, HostInput, HostLimits, HostOutput};
 use super::proto::payload::FrameBody;
 use super::proto::{LinkNumber, Time};
 use super::rate_meter::RateMeter;
@@ -499,26 +499,33 @@ impl NetEvents for NodeEvents {
     }
 
     fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<AdmittedBody, String> {
-        let Some(this) = self.node() else { return Ok(AdmittedBody { element: 1, counter: None }) };
-        let Announced { to, step, element } = announce(head, len).map_err(|error| error.to_string())?;
+        let dropped = AdmittedBody { element: None, counter: None };
+        let Some(this) = self.node() else { return Ok(dropped) };
+        let Announced { to, used_by, element } = announce(head, len).map_err(|error| error.to_string())?;
         if let Destination::Caller(session) = to
             && this.cluster().is_none_or(|cluster| cluster.session() != session)
         {
             return Err("this process does not own the session".to_owned());
         }
-        let key = {
+        let step = used_by.step();
+        let (admission, key) = {
             let mut host = lock(&this.host);
-            host.admit(number_of(link), to, len)?;
-            match to {
+            let admission = host.admit(number_of(link), to, len)?;
+            let key = match to {
                 Destination::Peer(session) => step.and_then(|step| host.step_key(session, step)),
                 Destination::Caller(_) => None,
-            }
+            };
+            (admission, key)
         };
+        if let (Admission::Dropped, Destination::Peer(session)) = (admission, to) {
+            this.host(HostInput::Discarded { link: number_of(link), session, used_by });
+            return Ok(dropped);
+        }
         let counter = match to {
             Destination::Peer(_) => this.server().zip(key).map(|(server, key)| server.received_by(key)),
             Destination::Caller(_) => this.cluster().zip(step).and_then(|(cluster, step)| cluster.received_by(step)),
         };
-        Ok(AdmittedBody { element, counter })
+        Ok(AdmittedBody { element: Some(element), counter })
     }
 
     fn bulk(&self, link: &Link, head: &[u8], body: BodyBuffer) -> Result<(), String> {

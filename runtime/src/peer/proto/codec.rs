@@ -26,7 +26,8 @@
 //! | [`MAX_ENTRIES`] | shared variables and links of a report, and holders of a variable |
 
 use super::frame::{CallerFrame, LinkFrame, MAX_LABELS, MAX_SHARED_NAME, MAX_SHARED_TYPE, MAX_TEXT, WireFrame};
-use super::frame::{PartMessage, PeerFrame, SessionId, StepFault, StepMessage, StepNumber, WireError};
+use super::frame::{PartMessage, PeerFrame, ProgramNumber, RequestNumber, SessionId, StepFault, StepMessage};
+use super::frame::{StepNumber, WireError};
 use super::payload::{BytesHead, FrameBody, TensorHead};
 use super::payload::{INLINE, MAX_BODY};
 use super::payload::{describe_bytes, describe_tensor, restore_bytes, restore_tensor};
@@ -76,10 +77,27 @@ impl fmt::Display for CodecError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Announced {
     pub(crate) to: Destination,
-    /// The step that waits for it, if it is for one.
-    pub(crate) step: Option<StepNumber>,
+    pub(crate) used_by: BodyUse,
     /// The bytes of one element.
     pub(crate) element: usize,
+}
+
+/// What waits for a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyUse {
+    Step(StepNumber),
+    Request(RequestNumber),
+    Program(ProgramNumber),
+}
+
+impl BodyUse {
+    /// Returns the step, if it is one.
+    pub(crate) fn step(self) -> Option<StepNumber> {
+        match self {
+            BodyUse::Step(step) => Some(step),
+            BodyUse::Request(_) | BodyUse::Program(_) => None,
+        }
+    }
 }
 
 /// The destination of a body.
@@ -136,13 +154,19 @@ pub(crate) fn announce(head: &[u8], len: u64) -> Result<Announced, CodecError> {
     }
     let element = tensor_of(&wire).map_or(Ok(1), |tensor| tensor.check().map(|(dtype, ..)| dtype.size()));
     let element = element.map_err(CodecError)?;
-    let step = wire.step();
+    let used_by = match (&wire, wire.step()) {
+        (_, Some(step)) => BodyUse::Step(step),
+        (WireFrame::ToPeer { frame: PeerFrame::Store { request, .. }, .. }, _)
+        | (WireFrame::ToCaller { frame: CallerFrame::Fetched { request, .. }, .. }, _) => BodyUse::Request(*request),
+        (WireFrame::ToPeer { frame: PeerFrame::Upload { program, .. }, .. }, _) => BodyUse::Program(*program),
+        _ => return Err(CodecError("a body of a frame that has none".to_owned())),
+    };
     let to = match wire {
         WireFrame::ToPeer { session, .. } => Destination::Peer(session),
         WireFrame::ToCaller { session, .. } => Destination::Caller(session),
         WireFrame::Link(_) => return Err(CodecError("a body for a link".to_owned())),
     };
-    Ok(Announced { to, step, element })
+    Ok(Announced { to, used_by, element })
 }
 
 /// Splits a text into pieces of at most [`MAX_PRINT`] bytes.

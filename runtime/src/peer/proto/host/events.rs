@@ -1,7 +1,7 @@
 //! The events of a host, and the actions that it requests.
 
 use super::SharedValue;
-use crate::peer::proto::codec::Destination;
+use crate::peer::proto::codec::{BodyUse, Destination};
 use crate::peer::proto::frame::{Digest, Hello, PeerKey, ProcessNumber, RequestNumber, SessionId, WireFrame};
 use crate::peer::proto::frame::{
     Start, StatusReport, StepFault, StepMessage, StepNumber, TestedSpeed, ValueId, WireError,
@@ -50,7 +50,10 @@ pub(crate) struct HostLimits {
     /// Steps of a session that run, and the bytes that they use.
     pub(crate) steps: usize,
     pub(crate) step_bytes: u64,
-    /// Bytes of one payload, and of the payloads of one node that are being received.
+    /// Links to nodes that sessions introduced: those of one owner, and all.
+    pub(crate) introduced_links: [usize; 2],
+    /// Bytes of one payload, and of the payloads of one node and for its sessions that are being
+    /// received.
     pub(crate) body_bytes: u64,
     pub(crate) incoming_bytes: u64,
 }
@@ -77,6 +80,7 @@ impl HostLimits {
         outgoing_bytes: 0,
         steps: 0,
         step_bytes: 0,
+        introduced_links: [0; 2],
         body_bytes: 0,
         incoming_bytes: 0,
     };
@@ -104,6 +108,7 @@ impl Default for HostLimits {
             outgoing_bytes: MAX_WAITING,
             steps: 32,
             step_bytes: 16 << 30,
+            introduced_links: [256, 512],
             body_bytes: MAX_BODY,
             incoming_bytes: 2 * MAX_BODY,
         }
@@ -152,6 +157,12 @@ pub(crate) enum HostInput {
         link: LinkNumber,
         to: Destination,
         len: u64,
+    },
+    /// A body that [`Host::admit`](super::Host::admit) has dropped begins to arrive.
+    Discarded {
+        link: LinkNumber,
+        session: SessionId,
+        used_by: BodyUse,
     },
     LinkLost {
         link: LinkNumber,

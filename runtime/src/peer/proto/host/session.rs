@@ -84,6 +84,13 @@ pub(super) struct HostProgram {
     pub(super) loads_until: Option<Time>,
 }
 
+impl HostProgram {
+    /// Returns whether the owner was asked for its bytes.
+    pub(super) fn is_wanted(&self) -> bool {
+        matches!(self.phase, ProgramPhase::Wanted)
+    }
+}
+
 /// How far a program of a session is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ProgramPhase {

@@ -237,6 +237,22 @@ impl Host {
         }
     }
 
+    /// Fails a step for which a body was dropped, or notes that it fails when it starts.
+    pub(super) fn body_discarded(
+        &mut self,
+        slot: SessionSlot,
+        step: StepNumber,
+        error: WireError,
+        out: &mut Vec<HostOutput>,
+    ) {
+        let session = self.sessions.get_mut(&slot).expect("the session exists");
+        if step <= session.last_started {
+            session.fail_step(StepKey { session: slot, step }, error, out);
+        } else if session.make_early_room(step) {
+            session.early.insert(step, None);
+        }
+    }
+
     /// Delivers what arrives for a step that runs, if there is room for it. Whatever is late is
     /// dropped.
     fn deliver(&mut self, key: StepKey, arrival: HostArrival, held: Option<HeldBytes>, out: &mut Vec<HostOutput>) {
@@ -337,6 +353,12 @@ impl Host {
             session.fail_step(StepKey { session: slot, step }, error, out);
         }
     }
+}
+
+/// Returns the error of something that waits for a body for which there was no room.
+pub(super) fn no_room_for_body(limit: u64) -> WireError {
+    exhausted(format!("more than {limit} bytes of large values arrive at the peer at once for sessions of one node"))
+        .help("send smaller values to other processes, or let fewer calls and iterations run at once")
 }
 
 /// The links to the other participants of a step.

@@ -1,6 +1,7 @@
 //! Limits of a session at a peer.
 
-use super::{Host, HostInput, HostLimits, HostOutput, LoadedAs, RequestKey, StepEnd};
+use super::{Admission, Host, HostInput, HostLimits, HostOutput, LoadedAs, RequestKey, StepEnd};
+use crate::peer::proto::codec::{BodyUse, Destination};
 use crate::peer::proto::frame::WireFrame;
 use crate::peer::proto::frame::{CallerFrame, Digest, Hello, LinkFrame, Open, PeerFrame, PeerKey, ProcessEntry};
 use crate::peer::proto::frame::{OWNER, ProcessNumber, ProgramNumber, RequestNumber, SessionId, Start, StepNumber};
@@ -473,4 +474,126 @@ fn messages_of_too_many_steps_fail_the_last_of_these_steps_and_the_link_stays() 
     assert!(played.start_with_peer(1_000_255).is_err());
     played.message(1_000_256, 2);
     assert_eq!(played.start_with_peer(1_000_256), Ok(1));
+}
+
+/// Links a node that only sessions know, which introduces itself.
+fn introduce(played: &mut PlayedOwner, link: LinkNumber, node: PeerKey) {
+    played.input(HostInput::Linked { link, node, is_introduced: true });
+    let hello = Hello { name: "c".to_owned(), incarnation: 1, devices: Vec::new() };
+    played.input(HostInput::Frame { link, frame: WireFrame::Link(LinkFrame::Hello(hello)), body: 0 });
+}
+
+#[test]
+fn what_introduced_nodes_send_counts_for_the_owner_of_the_session() {
+    let mut played = PlayedOwner::greeted(HostLimits { incoming_bytes: 100, ..HostLimits::default() });
+    let entry = |n: u8| ProcessEntry { node: key(n), addr: None, is_needed: n < 2 };
+    played.frame(PeerFrame::Open(Open {
+        attempt: 1,
+        you: ProcessNumber(1),
+        processes: vec![entry(1), entry(0), entry(2), entry(3)],
+        failure_timeout_ms: 1_000,
+        first_step: StepNumber(1),
+    }));
+    let (to, other) = (Destination::Peer(SessionId(1)), Destination::Peer(SessionId(9)));
+    let [second, third, stranger] = [2, 3, 4].map(LinkNumber);
+    introduce(&mut played, second, key(2));
+    introduce(&mut played, third, key(3));
+    let mut admit = |link: LinkNumber, to: Destination, len: u64| played.host.admit(link, to, len);
+    assert_eq!(admit(second, other, 1), Ok(Admission::Dropped), "there is no such session");
+    assert_eq!(admit(second, to, 60), Ok(Admission::Kept));
+    assert_eq!(admit(third, to, 60), Ok(Admission::Dropped), "both send for one owner");
+    assert_eq!(admit(OWNER_LINK, to, 40), Ok(Admission::Kept), "so does the owner");
+    assert_eq!(admit(OWNER_LINK, to, 1), Ok(Admission::Dropped));
+    // A node that the operator admits has its own share.
+    played.input(HostInput::Linked { link: LinkNumber(5), node: key(5), is_introduced: false });
+    let hello = Hello { name: "d".to_owned(), incarnation: 1, devices: Vec::new() };
+    let frame = WireFrame::Link(LinkFrame::Hello(hello));
+    played.input(HostInput::Frame { link: LinkNumber(5), frame, body: 0 });
+    assert_eq!(played.host.admit(LinkNumber(5), other, 100), Ok(Admission::Kept));
+    // What arrives, is cancelled, or is lost with its link, does not count any more.
+    played.input(HostInput::Cancelled { link: OWNER_LINK, to, len: 40 });
+    assert_eq!(played.host.usage().incoming_bytes, 160);
+    played.input(HostInput::LinkLost { link: second, reason: "lost".to_owned() });
+    assert_eq!(played.host.admit(third, to, 100), Ok(Admission::Kept));
+    assert!(played.host.admit(stranger, to, 1).is_err(), "there is no such link");
+    // Nobody is accused.
+    assert!(played.out.iter().all(|output| !matches!(output, HostOutput::CloseLink { .. })), "{:?}", played.out);
+}
+
+#[test]
+fn what_waits_for_a_body_without_room_fails_and_the_link_stays() {
+    let mut played = PlayedOwner::open_with_peer();
+    let session = SessionId(1);
+    let discard = |played: &mut PlayedOwner, link: LinkNumber, used_by: BodyUse| {
+        played.out.clear();
+        played.input(HostInput::Discarded { link, session, used_by });
+        let errors = played.out.iter().filter_map(|output| match output {
+            HostOutput::Send { frame: WireFrame::ToCaller { frame, .. }, .. } => match frame {
+                CallerFrame::RequestFailed { error, .. } | CallerFrame::Refused { error, .. } => Some(error.kind),
+                CallerFrame::Failed { failure, .. } => Some(failure.error.kind),
+                _ => None,
+            },
+            HostOutput::CloseLink { .. } => panic!("nobody broke the protocol"),
+            _ => None,
+        });
+        errors.collect::<Vec<_>>()
+    };
+    let exhausted = [WireErrorKind::ResourceExhausted];
+    assert_eq!(discard(&mut played, OWNER_LINK, BodyUse::Request(RequestNumber(4))), exhausted);
+    assert_eq!(discard(&mut played, SHARED_LINK, BodyUse::Request(RequestNumber(4))), [], "it is not the owner");
+    let program = ProgramNumber(7);
+    played.frame(PeerFrame::Register { program, digest: Digest([7; 32]), len: 9_000 });
+    assert_eq!(discard(&mut played, SHARED_LINK, BodyUse::Program(program)), []);
+    assert_eq!(discard(&mut played, OWNER_LINK, BodyUse::Program(program)), exhausted);
+    assert_eq!(played.host.usage().programs, 1);
+    // A step that has begun, and one that has not.
+    played.frame(PeerFrame::Start(Start {
+        step: StepNumber(1),
+        program: ProgramNumber(0),
+        participants: vec![OWNER, ProcessNumber(1), ProcessNumber(2)],
+        deadline_ms: None,
+        vars: Vec::new(),
+        assigns: Vec::new(),
+        inputs: Vec::new(),
+    }));
+    assert_eq!(discard(&mut played, SHARED_LINK, BodyUse::Step(StepNumber(1))), exhausted);
+    assert_eq!(discard(&mut played, SHARED_LINK, BodyUse::Step(StepNumber(2))), []);
+    assert!(played.start_with_peer(2).is_err());
+    assert_eq!(played.start_with_peer(3), Ok(0));
+}
+
+#[test]
+fn introduced_nodes_share_the_links_of_the_owner_of_their_session() {
+    let limits = HostLimits { introduced_links: [2, 3], ..HostLimits::default() };
+    let mut played = PlayedOwner::greeted(limits);
+    // Two owners introduce nodes.
+    let link = LinkNumber(2);
+    played.input(HostInput::Linked { link, node: key(2), is_introduced: false });
+    let hello = Hello { name: "b".to_owned(), incarnation: 1, devices: Vec::new() };
+    played.input(HostInput::Frame { link, frame: WireFrame::Link(LinkFrame::Hello(hello)), body: 0 });
+    for (owner, link, nodes) in [(1, OWNER_LINK, 10..20), (2, link, 20..30)] {
+        let entry = |n: u8| ProcessEntry { node: key(n), addr: None, is_needed: n == owner };
+        let frame = PeerFrame::Open(Open {
+            attempt: 1,
+            you: ProcessNumber(1),
+            processes: [owner, 0].into_iter().chain(nodes).map(entry).collect(),
+            failure_timeout_ms: 1_000,
+            first_step: StepNumber(1),
+        });
+        let frame = WireFrame::ToPeer { session: SessionId(owner.into()), frame };
+        played.input(HostInput::Frame { link, frame, body: 0 });
+    }
+    let opened = |played: &mut PlayedOwner, n: u8| {
+        let (link, may_connect) = (LinkNumber(n.into()), played.host.introduced(&key(n)));
+        played.out.clear();
+        introduce(played, link, key(n));
+        let is_closed = |output: &HostOutput| matches!(output, HostOutput::CloseLink { link: of, .. } if *of == link);
+        assert_eq!(played.out.iter().any(is_closed), !may_connect);
+        may_connect
+    };
+    let all: Vec<bool> = [10, 11, 12, 20, 21].map(|n| opened(&mut played, n)).to_vec();
+    assert_eq!(all, [true, true, false, true, false]);
+    played.input(HostInput::LinkLost { link: LinkNumber(10), reason: "lost".to_owned() });
+    assert_eq!([12, 13].map(|n| opened(&mut played, n)), [true, false]);
+    assert!(!played.host.introduced(&key(30)), "nobody has introduced it");
 }

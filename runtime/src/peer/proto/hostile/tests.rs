@@ -1,6 +1,6 @@
 //! Random and mutated frames.
 
-use super::super::codec::{VERSION, encode_within};
+use super::super::codec::{BodyUse, VERSION, encode_within};
 use super::super::frame::{OWNER, PartMessage, RequestNumber, SharedUse, Start, StepMessage, ValueId, WireError};
 use super::super::payload::INLINE;
 use super::super::random::Rng;
@@ -142,7 +142,8 @@ fn frames_that_say_something_wrong_are_rejected() {
     assert_eq!(error(&large.head, None), "the body is missing");
     assert_eq!(error(&large.head, Some(vec![0; 4])), "a body of 4 bytes, not 20000");
     assert!(announce(&large.head, 4).is_err() && announce(&bools.head, 2).is_err());
-    let announced = Announced { to: Destination::Peer(SESSIONS[0]), step: None, element: 4 };
+    let announced =
+        Announced { to: Destination::Peer(SESSIONS[0]), used_by: BodyUse::Request(RequestNumber(1)), element: 4 };
     assert_eq!(announce(&large.head, 20_000), Ok(announced));
 }
 
