@@ -31,6 +31,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+/// The maximum number of nodes of a program whose steps begin on the thread of the net. To begin
+/// one takes time for each node.
+const QUICK_NODES: usize = 2_000;
 
 /// The number of input bytes from which on another thread frees them. With less, waking it costs as
 /// much as it saves.
@@ -52,6 +55,8 @@ pub(super) struct LoadedProgram {
     pub(super) priorities: Arc<[i32]>,
     /// For each variable its type, and its device if the device is of this peer.
     pub(super) vars: Vec<(Type, Option<Arc<dyn Device>>)>,
+    /// Whether a step begins in microseconds.
+    is_small: bool,
 }
 
 impl LoadedProgram {
@@ -219,8 +224,8 @@ impl Server {
                     state.steps.insert(key, step.clone());
                     step
                 };
-                let is_quick = self.program(begin.program).is_some_and(|program| program.is_in_host_memory())
-                    && self.are_in_host_memory(&begin);
+                let is_quick = |program: Arc<LoadedProgram>| program.is_small && program.is_in_host_memory();
+                let is_quick = self.program(begin.program).is_some_and(is_quick) && self.are_in_host_memory(&begin);
                 let (this, begun) = (self.clone(), step.clone());
                 let begin =
                     move || Participation::begin(&this, *begin, &begun).map_err(|e| participant::fault(&e.into()));
@@ -338,12 +343,13 @@ impl Server {
                 (Type::Tensor(var.ty.clone()), here.flatten())
             });
             let vars = vars.collect();
+            let is_small = spec.graph.n_nodes() <= QUICK_NODES;
             let names: Vec<_> = spec.devices.iter().map(|device| device.name).collect();
             let is_unwanted = || !lock(&self.state).loading.contains(&key);
             let (driver, cut) = spec.load(own, |kind, index| self.device(kind, index), is_unwanted)?;
             let driver = Arc::new(driver.with_names(|device| names[device.index()]));
             let priorities = driver.first_uses().into_iter().map(priority).collect();
-            Ok((LoadedProgram { driver, priorities, vars }, LoadedAs { cut, bytes }))
+            Ok((LoadedProgram { driver, priorities, vars, is_small }, LoadedAs { cut, bytes }))
         };
         let loaded = catch_unwind(AssertUnwindSafe(load));
         let loaded = loaded.unwrap_or_else(|_| Err(panicked("loaded")));
