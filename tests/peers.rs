@@ -57,6 +57,24 @@ fn values_go_from_peer_to_peer_and_back() -> Result<(), Diagnostic> {
 }
 
 #[test]
+fn thousands_of_small_inputs_and_outputs_do_not_close_a_link() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let peers = peers(1, &key)?;
+    let session = session_with(key, &peers).build()?;
+    let f = session
+        .function(|xs: Vec<Tensor>| on("/peer:0/cpu:0", || xs.into_iter().map(|x| -x).collect::<Vec<Tensor>>()))?;
+    // Together they have 32 MB, and are parts of frames while few frames wait.
+    let n = 4_000;
+    let xs: Vec<Vec<f32>> = (0..n).map(|i| vec![i as f32; 2_000]).collect();
+    let ys = f.call(xs)?;
+    assert_eq!(ys.len(), n);
+    for (i, y) in ys.iter().enumerate() {
+        assert!(y.as_slice().len() == 2_000 && y.as_slice().iter().all(|y| *y == -(i as f32)), "output {i}");
+    }
+    Ok(())
+}
+
+#[test]
 fn variables_live_at_their_peers() -> Result<(), Diagnostic> {
     let key = NodeKey::generate()?;
     let peers = peers(2, &key)?;

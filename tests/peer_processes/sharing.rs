@@ -3,7 +3,8 @@
 use crate::processes::{ANABRANCH, FAILURE_TIMEOUT, PeerProcess, Process, ProcessTest, bounded, is_slow, spin, until};
 use anabranch::peers::{NodeKey, Profile};
 use anabranch::prelude::*;
-use anabranch::{Diagnostic, Session};
+use anabranch::{Diagnostic, ErrorKind, Session};
+use rustix::process::Signal;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -191,6 +192,22 @@ fn a_shared_variable_of_a_peer_that_was_started_again_must_be_set() {
         session.set(&n, 7i64).expect("the peer runs");
         add.call(()).expect("the peer runs");
         assert_eq!(session.get(&n).expect("the peer runs").item(), 8);
+    });
+}
+
+#[test]
+fn a_call_ends_at_its_deadline_while_it_stores_the_first_value_of_a_shared_variable() {
+    bounded("first_value", |test| {
+        let peer = test.peer("a");
+        let session = test.session([&peer]);
+        let n = counter_at(0);
+        let add = session.function(move || n.set(n.get() + 1)).expect("the function can be traced");
+        peer.process.send(Signal::STOP);
+        let error = add.call_timeout(FAILURE_TIMEOUT / 10, ()).expect_err("the peer is stopped");
+        peer.process.send(Signal::CONT);
+        assert_eq!(error.kind, ErrorKind::DeadlineExceeded, "{error}");
+        until("the peer goes on", || add.call(()).is_ok());
+        assert_eq!(session.get(&counter_at(0)).expect("the peer runs").item(), 1);
     });
 }
 

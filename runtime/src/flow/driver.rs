@@ -452,6 +452,46 @@ mod tests {
         }
     }
 
+    /// A thread of the net does not wait for a turn of many brief kernels.
+    #[cfg(feature = "peers")]
+    #[test]
+    fn a_step_leaves_a_shared_thread_when_its_time_has_passed() {
+        use crate::flow::PartitionOptions;
+        use crate::flow::step_run::Progressed;
+        use std::time::Duration;
+
+        let text = "graph @chain(%x: f32[]) -> (f32[]) {
+            %a = neg %x : f32[]
+            %b = neg %a : f32[]
+            %c = neg %b : f32[]
+            %d = neg %c : f32[]
+            %e = neg %d : f32[]
+            return %e
+        }";
+        let graph = Graph::parse(text, "chain.ir").unwrap_or_else(|e| panic!("{e:?}"));
+        let devices: Vec<Arc<dyn Device>> = vec![Arc::new(CpuDevice::new(DeviceId::from_index(0), None, 1))];
+        let placement = place_at_random(&graph, 1, 0);
+        let flow = PartitionOptions { lower_everything: true, ..PartitionOptions::default() };
+        let partition = super::super::partition(&graph, &placement, flow);
+        let processes = Processes::new(ProcessId::CALLER, vec![ProcessId::CALLER]);
+        let driver = Driver::new(graph, partition, &devices, processes, CompileOptions::default());
+        let driver = Arc::new(driver.unwrap_or_else(|e| panic!("{e}")));
+        let inputs = StepInputs { inputs: vec![Some(HostTensor::scalar(1.0f32))], vars: Vec::new() };
+        let host = HostSide::printing(Arc::new(|_, _| ()));
+        let mut run = driver.begin(inputs, host, Arc::default(), None, false).unwrap_or_else(|e| panic!("{e}"));
+        let mut turns = 0;
+        let outputs = loop {
+            turns += 1;
+            run = match run.advance(Duration::ZERO) {
+                Progressed::Working(run) | Progressed::Waiting(run) => run,
+                Progressed::Ended(results) => break results.unwrap_or_else(|e| panic!("{}", e.error)).outputs,
+            };
+        };
+        assert_eq!(outputs, [Some(HostTensor::scalar(-1.0f32))]);
+        // Each kernel is an action of its own.
+        assert!(turns > 5, "{turns} turns");
+    }
+
     /// Three processes compute an output each. The outputs of processes 1 and 2 arrive as these
     /// processes.
     #[test]

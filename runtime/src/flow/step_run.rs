@@ -129,9 +129,20 @@ enum Round {
 enum OnThread {
     /// The thread is there for the step.
     Own,
-    /// Others wait for the thread, so only brief kernels run on it.
+    /// Others wait for the thread, so only brief kernels run on it, for some time.
     #[cfg(feature = "peers")]
-    Shared,
+    Shared { until: Instant },
+}
+
+impl OnThread {
+    /// Returns whether the step must leave the thread to others.
+    fn is_over(self) -> bool {
+        match self {
+            OnThread::Own => false,
+            #[cfg(feature = "peers")]
+            OnThread::Shared { until } => until <= Instant::now(),
+        }
+    }
 }
 
 /// What has become of a step that ran without waiting.
@@ -295,15 +306,15 @@ impl StepRun {
     /// at most, and up to the first kernel that is not brief.
     #[cfg(feature = "peers")]
     pub(crate) fn advance(mut self, at_most: Duration) -> Progressed {
-        let start = Instant::now();
+        let thread = OnThread::Shared { until: Instant::now() + at_most };
         loop {
             if !self.has_room() {
                 return Progressed::Working(self);
             }
-            match self.check_stop().and_then(|()| self.round(OnThread::Shared)) {
+            match self.check_stop().and_then(|()| self.round(thread)) {
                 Err(error) => return Progressed::Ended(self.finish(Err(error), None)),
                 Ok(Round::Ended) => return Progressed::Ended(self.finish(Ok(()), None)),
-                Ok(Round::Active) if start.elapsed() < at_most => {}
+                Ok(Round::Active) if !thread.is_over() => {}
                 Ok(Round::Idle) if self.waits_for_others() => {
                     self.step.set_busy(false);
                     return Progressed::Waiting(self);
@@ -361,7 +372,8 @@ impl StepRun {
         self.others.as_ref().is_none_or(|other| other.others.has_room())
     }
 
-    /// Does what can be done without waiting, a bounded part of it.
+    /// Does what can be done without waiting, a bounded part of it. On a thread for which others
+    /// wait it ends after the action during which its time has passed.
     fn round(&mut self, thread: OnThread) -> Result<Round> {
         self.hold_states()?;
         let mut idle = true;
@@ -380,15 +392,24 @@ impl StepRun {
                 if self.perform(thread, part, action)? {
                     return Ok(Round::Postponed);
                 }
+                if thread.is_over() {
+                    return Ok(Round::Active);
+                }
             }
         }
         while let Some(event) = self.step.event() {
             idle = false;
             self.happened(event)?;
+            if thread.is_over() {
+                return Ok(Round::Active);
+            }
         }
         while let Some(arrival) = self.others.as_ref().and_then(|other| other.mailbox.pop()) {
             idle = false;
             self.arrived(arrival)?;
+            if thread.is_over() {
+                return Ok(Round::Active);
+            }
         }
         if self.has_failed(idle) {
             return Ok(Round::Ended);

@@ -19,7 +19,7 @@ use super::proto::caller::{
     Caller, CallerArrival, CallerInput, CallerOptions, CallerOutput, KnownPeer, LinkLoss, NewValue, RequestResult,
 };
 use super::proto::frame::{
-    Hello, PeerKey, PrintStream, ProcessNumber, RequestNumber, SessionId, StepFault, StepNumber,
+    Hello, LockNumber, PeerKey, PrintStream, ProcessNumber, RequestNumber, SessionId, StepFault, StepNumber,
 };
 use super::proto::frame::{ValueId, WireError, WireErrorKind};
 use super::proto::host::HostLimits;
@@ -313,9 +313,9 @@ impl PeerCluster {
     pub(super) fn test_link_between(&self, [from, to]: [ProcessId; 2]) -> Result<LinkSpeed> {
         let ends = [ProcessNumber(from.0), ProcessNumber(to.0)];
         let ask = |state: &mut ClusterState, time: (Time, Duration), outputs: &mut Vec<CallerOutput>| {
-            Ok((state.caller.test_link(ends, time, outputs)?, ()))
+            Ok((state.caller.test_link(ends, time, outputs)?, None))
         };
-        let (RequestResult::Speed(speed), ()) = self.request(ends[0], ask)? else { panic!("a test has a speed") };
+        let (RequestResult::Speed(speed), _) = self.request(ends[0], None, ask)? else { panic!("a test has a speed") };
         Ok(LinkSpeed { latency: speed.latency, bandwidth: speed.bandwidth })
     }
 
@@ -629,28 +629,47 @@ impl PeerCluster {
         error.at(Loc::UNKNOWN, format!("/peer:{} is {peer}", process.0 - 1))
     }
 
-    /// Sends a request, and waits for its answer. If the peer was lost, connects to it again and
-    /// asks once more. The request has time as long as the transfer goes on.
-    fn request<T>(
+    /// Gives up a request for which a call has waited, with the lock and the values that it is for.
+    pub(super) fn give_up(
         &self,
         process: ProcessNumber,
+        request: RequestNumber,
+        lock: Option<LockNumber>,
+        values: &[ValueId],
+    ) {
+        self.with(|state, _, outputs| {
+            // The answer may have come in the meantime.
+            state.answers.remove(&request);
+            state.caller.give_up(process, request, lock, values.to_vec(), outputs);
+        });
+    }
+
+    /// Sends a request, perhaps for a new value, and waits for its answer, or until the call is
+    /// stopped on whose behalf it asks. If the peer was lost, connects to it again and asks once
+    /// more. The request has time as long as the transfer goes on.
+    fn request(
+        &self,
+        process: ProcessNumber,
+        stop: Option<&StopFlag>,
         mut ask: impl FnMut(
             &mut ClusterState,
             (Time, Duration),
             &mut Vec<CallerOutput>,
-        ) -> Result<(RequestNumber, T), WireError>,
-    ) -> Result<(RequestResult, T)> {
+        ) -> Result<(RequestNumber, Option<ValueId>), WireError>,
+    ) -> Result<(RequestResult, Option<ValueId>)> {
         let patience = self.failure_timeout * 2;
         let mut ask = || self.with(|state, now, outputs| ask(state, (now, patience), outputs));
         let asked = match ask() {
             Err(error) if error.kind == WireErrorKind::Unavailable => {
-                self.connect_to(&[process], None)?;
+                self.connect_to(&[process], stop)?;
                 ask()
             }
             asked => asked,
         };
         let (request, value) = asked.map_err(|error| self.error_of(process, from_wire(error)))?;
-        let answer = self.wait_for(None, String::new, |state| state.answers.remove(&request))?;
+        let what = || format!("a value was being sent to {}", self.name(process));
+        let answer = self.wait_for(stop, what, |state| state.answers.remove(&request));
+        let answer = answer.inspect_err(|_| self.give_up(process, request, None, value.as_slice()))?;
         Ok((answer.map_err(|error| self.error_of(process, from_wire(error)))?, value))
     }
 
@@ -658,10 +677,9 @@ impl PeerCluster {
     pub(super) fn fetch(&self, handle: &ValueHandle, ty: &Type) -> Result<HostTensor> {
         let ValueHandle { process, value, .. } = *handle;
         let ask = |state: &mut ClusterState, time: (Time, Duration), outputs: &mut Vec<CallerOutput>| {
-            let request = state.caller.fetch(process, value, time, outputs)?;
-            Ok((request, ()))
+            Ok((state.caller.fetch(process, value, time, outputs)?, None))
         };
-        let (result, ()) = self.request(process, ask)?;
+        let (result, _) = self.request(process, None, ask)?;
         match result {
             RequestResult::Value(tensor) if ty.compatible(&Type::Tensor(tensor.ty())) => Ok(tensor),
             _ => {
@@ -671,13 +689,19 @@ impl PeerCluster {
         }
     }
 
-    /// Stores a value at a peer.
-    pub(super) fn store(self: &Arc<PeerCluster>, process: ProcessNumber, value: &HostTensor) -> Result<ValueHandle> {
+    /// Stores a value at a peer, unless the call is stopped on whose behalf it does.
+    pub(super) fn store(
+        self: &Arc<PeerCluster>,
+        process: ProcessNumber,
+        value: &HostTensor,
+        stop: Option<&StopFlag>,
+    ) -> Result<ValueHandle> {
         let ask = |state: &mut ClusterState, time: (Time, Duration), outputs: &mut Vec<CallerOutput>| {
-            state.caller.store(process, value.clone(), time, outputs)
+            let (request, value) = state.caller.store(process, value.clone(), time, outputs)?;
+            Ok((request, Some(value)))
         };
-        let (_, value) = self.request(process, ask)?;
-        Ok(self.handle(process, value))
+        let (_, value) = self.request(process, stop, ask)?;
+        Ok(self.handle(process, value.expect("the request is for a value")))
     }
 
     /// Returns the handle of a new value at a peer.
@@ -714,7 +738,7 @@ impl fmt::Debug for ValuesAt {
 
 impl RemoteValues for ValuesAt {
     fn store(&self, value: HostTensor) -> Result<RemoteValue> {
-        let handle = self.cluster.store(ProcessNumber(self.process.0), &value)?;
+        let handle = self.cluster.store(ProcessNumber(self.process.0), &value, None)?;
         let (ty, n_bytes) = (Type::Tensor(value.ty()), value.compacted_bytes());
         Ok(RemoteValue { ty, n_bytes, handle: RemoteHandle::Own(handle) })
     }

@@ -159,7 +159,7 @@ mod survive;
 mod tests {
     use super::survive::survives_mutations;
     use super::*;
-    use anabranch_dsl::corpus;
+    use anabranch_dsl::{ErrorKind, corpus};
 
     #[test]
     fn valid_programs_and_frames_have_strings() {
@@ -172,6 +172,17 @@ mod tests {
         for text in ["one", &"y".repeat(15_000)] {
             let n = frames().iter().filter(|input| has(input, text) && fuzz_frame(input)).count();
             assert!(n >= 6, "{n} frames with {text:.10}");
+        }
+    }
+
+    #[test]
+    fn a_program_for_which_there_is_no_memory_is_refused_before_it_is_cut() {
+        for program in programs() {
+            let (spec, bytes) = ProgramSpec::decode_within(&program, u64::MAX).expect("there is room");
+            assert!(bytes >= spec.graph.n_nodes() as u64, "{bytes} bytes");
+            ProgramSpec::decode_within(&program, bytes).expect("there is room");
+            let error = ProgramSpec::decode_within(&program, bytes - 1).expect_err("a byte is missing");
+            assert_eq!(error.kind, ErrorKind::ResourceExhausted);
         }
     }
 

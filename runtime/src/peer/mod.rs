@@ -34,6 +34,14 @@
 //! - P3. **Every wait has a limit and an owner.** All limits follow from one failure timeout.
 //! - P4. **Each process cuts a program for itself**, and the digests of the cuts are compared.
 
+/// The version of the protocol, as a literal. Raise it whenever bytes of frames or of links change,
+/// or what they mean.
+macro_rules! protocol_version {
+    () => {
+        2
+    };
+}
+
 mod address;
 mod body;
 mod cluster;

@@ -15,11 +15,11 @@ use super::cluster::PeerCluster;
 use super::net::{AdmittedBody, BodyPurpose, CloseCode, HIGHEST_PRIORITY, Link, LinkLost, LinkStats};
 use super::net::{Net, NetEvents, NetOptions, NodeId, NodeKey};
 use super::proto::caller::{CallerInput, LinkLoss};
-use super::proto::codec::{Announced, Destination, announce, decode, encode};
+use super::proto::codec::{Announced, Destination, announce, decode, encode, encode_within};
 use super::proto::frame::{
     CallerFrame, Hello, LinkFrame, LinkQueue, PeerFrame, PeerKey, SessionId, StatusReport, StepNumber, WireFrame,
 };
-use super::proto::host::{Host, HostInput, HostLimits, HostOutput};
+use super::proto::host::{Admission, Host, HostInput, HostLimits, HostOutput};
 use super::proto::payload::FrameBody;
 use super::proto::{LinkNumber, Time};
 use super::rate_meter::RateMeter;
@@ -101,9 +101,11 @@ fn purpose_of(frame: &WireFrame) -> Option<BodyPurpose> {
     Some(BodyPurpose { session: session.0, step: frame.step().map(|step| step.0) })
 }
 
-/// Sends frames, small ones in one packet if they fit.
+/// Sends frames, small ones in one packet if they fit. Where many frames wait, all values are sent
+/// as bodies: of these, more may wait.
 fn send_together(link: &Link, frames: impl IntoIterator<Item = (WireFrame, i32, Option<HeldBytes>)>) {
     let mut heads = Vec::new();
+    let mut room = link.room();
     for (frame, priority, held) in frames {
         let keeps_alive = matches!(
             frame,
@@ -111,7 +113,9 @@ fn send_together(link: &Link, frames: impl IntoIterator<Item = (WireFrame, i32, 
                 | WireFrame::ToPeer { frame: PeerFrame::Renew { .. }, .. }
         );
         let purpose = purpose_of(&frame);
-        match encode(frame) {
+        let encoded = if room > 0 { encode(frame) } else { encode_within(frame, 0) };
+        room = room.saturating_sub(encoded.as_ref().map_or(0, |encoded| encoded.head.len()));
+        match encoded {
             Ok(encoded) => match encoded.body {
                 // It says that a step goes on or a lock is held, also when messages wait.
                 None if keeps_alive => link.send_signal(&encoded.head),
@@ -495,26 +499,33 @@ impl NetEvents for NodeEvents {
     }
 
     fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<AdmittedBody, String> {
-        let Some(this) = self.node() else { return Ok(AdmittedBody { element: 1, counter: None }) };
-        let Announced { to, step, element } = announce(head, len).map_err(|error| error.to_string())?;
+        let dropped = AdmittedBody { element: None, counter: None };
+        let Some(this) = self.node() else { return Ok(dropped) };
+        let Announced { to, used_by, element } = announce(head, len).map_err(|error| error.to_string())?;
         if let Destination::Caller(session) = to
             && this.cluster().is_none_or(|cluster| cluster.session() != session)
         {
             return Err("this process does not own the session".to_owned());
         }
-        let key = {
+        let step = used_by.step();
+        let (admission, key) = {
             let mut host = lock(&this.host);
-            host.admit(number_of(link), to, len)?;
-            match to {
+            let admission = host.admit(number_of(link), to, len)?;
+            let key = match to {
                 Destination::Peer(session) => step.and_then(|step| host.step_key(session, step)),
                 Destination::Caller(_) => None,
-            }
+            };
+            (admission, key)
         };
+        if let (Admission::Dropped, Destination::Peer(session)) = (admission, to) {
+            this.host(HostInput::Discarded { link: number_of(link), session, used_by });
+            return Ok(dropped);
+        }
         let counter = match to {
             Destination::Peer(_) => this.server().zip(key).map(|(server, key)| server.received_by(key)),
             Destination::Caller(_) => this.cluster().zip(step).and_then(|(cluster, step)| cluster.received_by(step)),
         };
-        Ok(AdmittedBody { element, counter })
+        Ok(AdmittedBody { element: Some(element), counter })
     }
 
     fn bulk(&self, link: &Link, head: &[u8], body: BodyBuffer) -> Result<(), String> {

@@ -24,6 +24,10 @@ use std::sync::Arc;
 pub(super) const MAX_PROCESSES: u32 = 256;
 /// Maximum devices of a program.
 const MAX_DEVICES: usize = 4_096;
+/// Maximum bytes of an encoded program: more than the limits of its graph allow.
+const MAX_ENCODED: usize = 320 << 20;
+/// An estimate of the memory of a node of a program and of what is compiled from it.
+const BYTES_PER_NODE: u64 = 2 << 10;
 /// Maximum iterations of a loop that run at once. Devices keep memory for each.
 const MAX_WINDOW: u32 = 1 << 16;
 
@@ -110,6 +114,9 @@ impl ProgramSpec {
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<ProgramSpec> {
+        if bytes.len() > MAX_ENCODED {
+            return Err(invalid(&format!("has {} bytes, more than {MAX_ENCODED}", bytes.len())));
+        }
         let form: Form = postcard::from_bytes(bytes).map_err(|_| invalid("cannot be read"))?;
         let graph = wire::decode(&form.graph, &WireLimits::default())?;
         if form.devices.len() > MAX_DEVICES {
@@ -151,6 +158,21 @@ impl ProgramSpec {
                 ..CompileOptions::default().with_native(native)
             },
         })
+    }
+
+    /// Decodes a program that may take `room` bytes when it is loaded, in addition to its encoding.
+    /// Returns it with the bytes that it takes.
+    pub(super) fn decode_within(bytes: &[u8], room: u64) -> Result<(ProgramSpec, u64)> {
+        let spec = ProgramSpec::decode(bytes)?;
+        let bytes = spec.graph.n_nodes() as u64 * BYTES_PER_NODE;
+        if bytes > room {
+            let message =
+                format!("the program takes {bytes} bytes, and the peer has {room} left for those of the session");
+            return Err(Diagnostic::new(message)
+                .of_kind(ErrorKind::ResourceExhausted)
+                .help("divide the function, or drop functions that are not called any more"));
+        }
+        Ok((spec, bytes))
     }
 
     /// Cuts the program. Returns the partition and its digest.

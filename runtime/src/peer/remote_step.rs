@@ -193,7 +193,7 @@ impl RemoteProgram {
                 Ok(()) => {}
                 Err(Some(error)) => {
                     // The next call tries again.
-                    self.cluster.with(|state, _, outputs| state.caller.unregister(self.number, outputs));
+                    self.cluster.with(|state, _, _| state.caller.tell_refusals(self.number));
                     let fault = StepFault { position: None, error };
                     let error = self.origins.failure(fault).error;
                     let loading = format!("{} was loading the program of `{}`", self.name(process), self.name);
@@ -218,6 +218,9 @@ impl RemoteProgram {
             RemoteHandle::Shared(_) => shared.value(number).expect("the snapshot has all shared variables of the step"),
         };
         let input = |i: u32| inputs[i as usize].clone().expect("a call has all inputs");
+        let is_shared = |number: u32, var: &RemoteVar| {
+            matches!(var.value_in(number, vars).handle, RemoteHandle::Shared(_)).then_some(number)
+        };
         let reads = self.vars.iter().filter(|(_, var)| var.is_read);
         let assigns = self.vars.iter().filter(|(_, var)| var.is_assigned);
         StepPlan {
@@ -227,6 +230,7 @@ impl RemoteProgram {
             run_last: self.run_last.clone(),
             deadline: None,
             reads: reads.map(|(number, var)| (var.process, *number, value(*number, var))).collect(),
+            shared: self.vars.iter().filter_map(|(number, var)| is_shared(*number, var)).collect(),
             assigns: assigns.map(|(number, var)| (var.process, *number)).collect(),
             inputs: self.inputs.iter().map(|&(process, i)| (process, i, input(i))).collect(),
         }

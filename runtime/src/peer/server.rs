@@ -31,8 +31,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-/// An estimate of the memory of a node of a program and of what is compiled from it.
-const BYTES_PER_NODE: u64 = 2 << 10;
+/// The maximum number of nodes of a program whose steps begin on the thread of the net. To begin
+/// one takes time for each node.
+const QUICK_NODES: usize = 2_000;
 
 /// The number of input bytes from which on another thread frees them. With less, waking it costs as
 /// much as it saves.
@@ -54,6 +55,8 @@ pub(super) struct LoadedProgram {
     pub(super) priorities: Arc<[i32]>,
     /// For each variable its type, and its device if the device is of this peer.
     pub(super) vars: Vec<(Type, Option<Arc<dyn Device>>)>,
+    /// Whether a step begins in microseconds.
+    is_small: bool,
 }
 
 impl LoadedProgram {
@@ -146,11 +149,11 @@ impl Server {
     /// Does what the protocol asks for. Called while the host is locked.
     pub(super) fn on_output(self: &Arc<Server>, output: HostOutput, inputs: &mut VecDeque<HostInput>) {
         match output {
-            HostOutput::Load { key, process, digest, bytes } => {
+            HostOutput::Load { key, process, digest, bytes, room } => {
                 lock(&self.state).loading.insert(key);
                 let this = self.clone();
                 let job = move || {
-                    let outcome = this.load(key, ProcessId(process.0), digest, &bytes);
+                    let outcome = this.load(key, ProcessId(process.0), digest, (&bytes, room));
                     this.report(HostInput::Loaded { key, outcome: outcome.map_err(|error| to_wire(&error)) });
                 };
                 if let Err(error) = self.workers.run(Box::new(job)) {
@@ -221,8 +224,8 @@ impl Server {
                     state.steps.insert(key, step.clone());
                     step
                 };
-                let is_quick = self.program(begin.program).is_some_and(|program| program.is_in_host_memory())
-                    && self.are_in_host_memory(&begin);
+                let is_quick = |program: Arc<LoadedProgram>| program.is_small && program.is_in_host_memory();
+                let is_quick = self.program(begin.program).is_some_and(is_quick) && self.are_in_host_memory(&begin);
                 let (this, begun) = (self.clone(), step.clone());
                 let begin =
                     move || Participation::begin(&this, *begin, &begun).map_err(|e| participant::fault(&e.into()));
@@ -328,25 +331,25 @@ impl Server {
         }
     }
 
-    fn load(&self, key: ProgramKey, own: ProcessId, expected: Digest, bytes: &[u8]) -> Result<LoadedAs> {
+    fn load(&self, key: ProgramKey, own: ProcessId, expected: Digest, (bytes, room): (&[u8], u64)) -> Result<LoadedAs> {
         let load = || {
             if digest(bytes) != expected {
                 return Err(Diagnostic::new("a program does not have its digest").of_kind(ErrorKind::Internal));
             }
-            let spec = ProgramSpec::decode(bytes)?;
+            let (spec, bytes) = ProgramSpec::decode_within(bytes, room)?;
             let vars = spec.devices_of_vars().into_iter().zip(&spec.graph.vars).map(|(device, var)| {
                 let device = spec.devices[device.index()];
                 let here = (device.process == own).then(|| self.device(device.name.kind(), device.name.index()));
                 (Type::Tensor(var.ty.clone()), here.flatten())
             });
             let vars = vars.collect();
-            let bytes = spec.graph.n_nodes() as u64 * BYTES_PER_NODE;
+            let is_small = spec.graph.n_nodes() <= QUICK_NODES;
             let names: Vec<_> = spec.devices.iter().map(|device| device.name).collect();
             let is_unwanted = || !lock(&self.state).loading.contains(&key);
             let (driver, cut) = spec.load(own, |kind, index| self.device(kind, index), is_unwanted)?;
             let driver = Arc::new(driver.with_names(|device| names[device.index()]));
             let priorities = driver.first_uses().into_iter().map(priority).collect();
-            Ok((LoadedProgram { driver, priorities, vars }, LoadedAs { cut, bytes }))
+            Ok((LoadedProgram { driver, priorities, vars, is_small }, LoadedAs { cut, bytes }))
         };
         let loaded = catch_unwind(AssertUnwindSafe(load));
         let loaded = loaded.unwrap_or_else(|_| Err(panicked("loaded")));

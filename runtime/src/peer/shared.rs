@@ -12,7 +12,8 @@
 //! - A snapshot of several peers is locked at all of them at once, also if it assigns nothing. So
 //!   its values are those before a commit or after it.
 //! - A commit at one peer has happened or not. One at several peers is prepared at all of them
-//!   first. If a peer is lost after the decision, the error says that the outcome is unknown.
+//!   first. If a peer is lost before the decision, none of them commits. If it is lost afterwards,
+//!   the error says that the outcome is unknown.
 
 use super::cluster::{ClusterState, PeerCluster, ValueHandle, from_wire};
 use super::node::lock;
@@ -104,7 +105,7 @@ impl SharedVariable {
 
     /// Assigns a value, in a step of its own. A variable that was lost exists again.
     fn set(self: &Arc<SharedVariable>, value: HostTensor) -> Result<()> {
-        let new = self.cluster.store(self.process, &value)?;
+        let new = self.cluster.store(self.process, &value, None)?;
         let snapshot = SharedSnapshot::acquire(vec![self.use_alone(Some(new.value))], &StopFlag::new())?;
         snapshot.commit(&[(0, new.value)])
     }
@@ -177,8 +178,10 @@ impl SharedSnapshot {
                 assigned.push((owner, values));
             }
         }
-        if let [(owner, values)] = &mut assigned[..] {
-            return owner.commit_alone(std::mem::take(values));
+        match &mut assigned[..] {
+            [] => return Ok(()),
+            [(owner, values)] => return owner.commit_alone(std::mem::take(values)),
+            _ => {}
         }
         let mut prepares = Vec::new();
         for (owner, values) in &mut assigned {
@@ -192,8 +195,9 @@ impl SharedSnapshot {
         if let Some(hook) = assigned.first().and_then(|(owner, _)| owner.cluster.before_decisions.0.as_ref()) {
             hook();
         }
-        let decisions: Vec<_> = assigned.iter_mut().map(|(owner, _)| owner.decide(true)).collect();
-        let outcomes = assigned.iter().zip(decisions).map(|((owner, _), request)| (owner, owner.answer(request)));
+        let mut owners: Vec<&mut OwnerSnapshot> = assigned.into_iter().map(|(owner, _)| owner).collect();
+        let decisions = decide_all(&mut owners)?;
+        let outcomes = owners.iter().zip(decisions).map(|(owner, request)| (owner, owner.answer(request)));
         let (mut changed, mut failed) = (Vec::new(), None);
         for (owner, outcome) in outcomes {
             match outcome {
@@ -212,6 +216,17 @@ impl SharedSnapshot {
     }
 }
 
+/// Decides a commit that several peers of one session have prepared.
+fn decide_all(owners: &mut [&mut OwnerSnapshot]) -> Result<Vec<Result<RequestNumber, WireError>>> {
+    let cluster = owners[0].cluster.clone();
+    // In any case, the locks are decided.
+    let lock = |owner: &mut &mut OwnerSnapshot| (owner.process, owner.lock.take().expect("only locks are decided"));
+    let locks: Vec<(ProcessNumber, LockNumber)> = owners.iter_mut().map(lock).collect();
+    let patience = cluster.failure_timeout * 2;
+    let decided = cluster.with(|state, now, out| state.caller.decide_all(&locks, (now, patience), out));
+    decided.map_err(|(process, error)| cluster.error_of(process, from_wire(error)))
+}
+
 impl OwnerSnapshot {
     fn acquire(process: ProcessNumber, uses: &[StepUse], locks: bool, stop: &StopFlag) -> Result<OwnerSnapshot> {
         let cluster = uses[0].variable.cluster.clone();
@@ -219,7 +234,7 @@ impl OwnerSnapshot {
         let mut stored = Vec::new();
         for shared in uses {
             let value = lock(&shared.variable.initial).clone().filter(|_| shared.initial.is_none());
-            stored.push(value.map(|value| cluster.store(process, &value)).transpose()?);
+            stored.push(value.map(|value| cluster.store(process, &value, Some(stop))).transpose()?);
         }
         let access = |(shared, stored): (&StepUse, &Option<ValueHandle>)| SharedAccess {
             name: shared.variable.name.clone(),
@@ -249,12 +264,7 @@ impl OwnerSnapshot {
         let WantedLock { request, lock: number, values } =
             asked.map_err(|error| cluster.error_of(process, from_wire(error)))?;
         let answer = cluster.wait_for(Some(stop), what, |state| state.answers.remove(&request));
-        let answer = answer.inspect_err(|_| {
-            cluster.with(|state, _, out| {
-                state.caller.abandon(request, out);
-                state.answers.remove(&request);
-            });
-        })?;
+        let answer = answer.inspect_err(|_| cluster.give_up(process, request, number, &values))?;
         answer.map_err(|error| cluster.error_of(process, from_wire(error)))?;
         uses.iter().for_each(|shared| *lock(&shared.variable.initial) = None);
         let value = |(shared, value): (&StepUse, ValueId)| (shared.number, cluster.handle(process, value));
@@ -287,13 +297,6 @@ impl OwnerSnapshot {
         Ok(request)
     }
 
-    fn decide(&mut self, commits: bool) -> Result<RequestNumber, WireError> {
-        let process = self.process;
-        let request = self.ask(|state, lock, time, out| state.caller.decide(process, lock, commits, time, out));
-        self.lock = None;
-        request
-    }
-
     fn error_of(&self, error: WireError) -> Diagnostic {
         self.cluster.error_of(self.process, from_wire(error))
     }
@@ -314,16 +317,17 @@ impl OwnerSnapshot {
     fn unlock(&mut self) {
         let Some(lock) = self.lock else { return };
         match self.is_prepared {
-            false => {
-                self.cluster.with(|state, _, out| state.caller.unlock(self.process, lock, out));
-                self.lock = None;
-            }
+            false => self.cluster.with(|state, _, out| state.caller.unlock(self.process, lock, out)),
             true => {
-                if let Ok(request) = self.decide(false) {
-                    self.cluster.with(|state, _, out| state.caller.abandon(request, out));
-                }
+                let process = self.process;
+                let _ = self.ask(|state, lock, time, out| {
+                    let request = state.caller.decide(process, lock, false, time, out)?;
+                    state.caller.abandon(request, out);
+                    Ok(())
+                });
             }
         }
+        self.lock = None;
     }
 }
 

@@ -250,7 +250,8 @@ impl Net {
         Arc::downgrade(&self.core)
     }
 
-    /// Closes all links, reports them as lost, and ends the thread. Takes about a second at most.
+    /// Closes all links, reports them as lost, and ends the thread. Takes little more than a tenth
+    /// of the failure timeout at most.
     pub(crate) fn shutdown(&self) {
         let Some(thread) = lock(&self.thread).take() else { return };
         let _ = thread.stop.send(());

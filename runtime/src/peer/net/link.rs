@@ -377,7 +377,13 @@ impl Link {
 
     /// Returns whether at most half of the frames wait that may wait to be sent.
     pub(crate) fn has_room(&self) -> bool {
-        lock(&self.0.frames.outbox).queued_bytes <= MAX_QUEUED / 2
+        self.room() > 0
+    }
+
+    /// Returns how many bytes of frames may wait in addition, so that at most half of those wait
+    /// that may.
+    pub(crate) fn room(&self) -> usize {
+        (MAX_QUEUED / 2).saturating_sub(lock(&self.0.frames.outbox).queued_bytes)
     }
 
     /// Sends a frame of the link itself.

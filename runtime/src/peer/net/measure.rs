@@ -51,7 +51,7 @@ impl NetEvents for Meter {
     }
 
     fn bulk_begins(&self, _: &Link, _: &[u8], _: u64) -> Result<AdmittedBody, String> {
-        Ok(AdmittedBody { element: 1, counter: None })
+        Ok(AdmittedBody { element: Some(1), counter: None })
     }
 
     fn bulk(&self, link: &Link, head: &[u8], body: BodyBuffer) -> Result<(), String> {

@@ -29,7 +29,7 @@
 //! | bodies received at a time on a link | 256, 8 GiB |
 //! | bytes of bodies on their way to a link | 4, 32 or 64 MiB, by profile |
 //! | frames that wait to be sent on a link | 16 MiB |
-//! | bodies that wait to be sent on a link | 65,536 |
+//! | bodies that wait to be sent on a link | 262,144 |
 //! | connections that are not admitted yet | [`NetOptions::max_handshakes`], 4 KiB each |
 //! | links | [`NetOptions::max_links`] |
 //! | join tokens | 64 |
@@ -137,7 +137,8 @@ pub(crate) trait NetEvents: Send + Sync {
     /// A frame has arrived.
     fn frame(&self, link: &Link, head: &[u8]) -> Result<(), String>;
 
-    /// The first bytes of a body of `len` bytes have arrived. No memory was taken for it yet.
+    /// The first bytes of a body of `len` bytes have arrived. No memory was taken for it yet. An
+    /// error ends the link.
     fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<AdmittedBody, String>;
 
     /// A body has arrived.
@@ -155,8 +156,9 @@ pub(crate) trait NetEvents: Send + Sync {
 /// The answer of the layer above to a body that has begun to arrive.
 #[derive(Clone, Debug)]
 pub(crate) struct AdmittedBody {
-    /// The bytes of one of its elements, for which the memory is aligned.
-    pub(crate) element: usize,
+    /// The bytes of one of its elements, for which the memory is aligned. Without it, the body is
+    /// dropped as it arrives, and nothing more is said of it.
+    pub(crate) element: Option<usize>,
     /// Counts the bytes as they arrive.
     pub(crate) counter: Option<Arc<AtomicU64>>,
 }

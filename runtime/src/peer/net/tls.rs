@@ -19,7 +19,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The protocol and its version. Nodes connect only if theirs is the same.
-pub(super) const PROTOCOL: &str = "anabranch/1";
+pub(super) const PROTOCOL: &str = concat!("anabranch/", protocol_version!());
 
 /// The label of the key material that binds proofs to a TLS session.
 pub(super) const EXPORT_LABEL: &[u8] = b"EXPORTER-anabranch-join";

@@ -25,7 +25,7 @@ impl NetEvents for Visitor {
     }
 
     fn bulk_begins(&self, _: &Link, _: &[u8], _: u64) -> Result<AdmittedBody, String> {
-        Ok(AdmittedBody { element: 1, counter: None })
+        Ok(AdmittedBody { element: Some(1), counter: None })
     }
 
     fn bulk(&self, _: &Link, _: &[u8], _: BodyBuffer) -> Result<(), String> {

@@ -26,7 +26,8 @@
 //! | [`MAX_ENTRIES`] | shared variables and links of a report, and holders of a variable |
 
 use super::frame::{CallerFrame, LinkFrame, MAX_LABELS, MAX_SHARED_NAME, MAX_SHARED_TYPE, MAX_TEXT, WireFrame};
-use super::frame::{PartMessage, PeerFrame, SessionId, StepFault, StepMessage, StepNumber, WireError};
+use super::frame::{PartMessage, PeerFrame, ProgramNumber, RequestNumber, SessionId, StepFault, StepMessage};
+use super::frame::{StepNumber, WireError};
 use super::payload::{BytesHead, FrameBody, TensorHead};
 use super::payload::{INLINE, MAX_BODY};
 use super::payload::{describe_bytes, describe_tensor, restore_bytes, restore_tensor};
@@ -34,7 +35,7 @@ use crate::peer::body::BodyBuffer;
 use std::fmt;
 
 /// The version of the protocol.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = protocol_version!();
 
 /// Maximum bytes of a head.
 pub(crate) const MAX_HEAD: usize = 64 << 10;
@@ -76,10 +77,27 @@ impl fmt::Display for CodecError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Announced {
     pub(crate) to: Destination,
-    /// The step that waits for it, if it is for one.
-    pub(crate) step: Option<StepNumber>,
+    pub(crate) used_by: BodyUse,
     /// The bytes of one element.
     pub(crate) element: usize,
+}
+
+/// What waits for a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyUse {
+    Step(StepNumber),
+    Request(RequestNumber),
+    Program(ProgramNumber),
+}
+
+impl BodyUse {
+    /// Returns the step, if it is one.
+    pub(crate) fn step(self) -> Option<StepNumber> {
+        match self {
+            BodyUse::Step(step) => Some(step),
+            BodyUse::Request(_) | BodyUse::Program(_) => None,
+        }
+    }
 }
 
 /// The destination of a body.
@@ -91,12 +109,18 @@ pub(crate) enum Destination {
 
 /// Encodes a frame. Large payloads are not copied.
 pub(crate) fn encode(frame: WireFrame) -> Result<Encoded, CodecError> {
+    encode_within(frame, INLINE)
+}
+
+/// Encodes a frame whose payload becomes the body if it has more than `inline` bytes. Large
+/// payloads are not copied.
+pub(crate) fn encode_within(frame: WireFrame, inline: usize) -> Result<Encoded, CodecError> {
     let mut body = None;
     // Both closures of `map` write to the body. A frame has one payload, so only one is called.
     let cell = std::cell::RefCell::new(&mut body);
     let wire: HeadFrame = frame.map(
-        |tensor| Ok(describe_tensor(tensor, *cell.borrow_mut())),
-        |bytes| Ok(describe_bytes(bytes, *cell.borrow_mut())),
+        |tensor| Ok(describe_tensor(tensor, inline, *cell.borrow_mut())),
+        |bytes| Ok(describe_bytes(bytes, inline, *cell.borrow_mut())),
     )?;
     check(&wire)?;
     // Most heads fit.
@@ -130,13 +154,19 @@ pub(crate) fn announce(head: &[u8], len: u64) -> Result<Announced, CodecError> {
     }
     let element = tensor_of(&wire).map_or(Ok(1), |tensor| tensor.check().map(|(dtype, ..)| dtype.size()));
     let element = element.map_err(CodecError)?;
-    let step = wire.step();
+    let used_by = match (&wire, wire.step()) {
+        (_, Some(step)) => BodyUse::Step(step),
+        (WireFrame::ToPeer { frame: PeerFrame::Store { request, .. }, .. }, _)
+        | (WireFrame::ToCaller { frame: CallerFrame::Fetched { request, .. }, .. }, _) => BodyUse::Request(*request),
+        (WireFrame::ToPeer { frame: PeerFrame::Upload { program, .. }, .. }, _) => BodyUse::Program(*program),
+        _ => return Err(CodecError("a body of a frame that has none".to_owned())),
+    };
     let to = match wire {
         WireFrame::ToPeer { session, .. } => Destination::Peer(session),
         WireFrame::ToCaller { session, .. } => Destination::Caller(session),
         WireFrame::Link(_) => return Err(CodecError("a body for a link".to_owned())),
     };
-    Ok(Announced { to, step, element })
+    Ok(Announced { to, used_by, element })
 }
 
 /// Splits a text into pieces of at most [`MAX_PRINT`] bytes.
@@ -188,7 +218,7 @@ fn check(frame: &HeadFrame) -> Result<(), CodecError> {
     if let Some(tensor) = tensor_of(frame) {
         tensor.check().map_err(CodecError)?;
     }
-    if body_len(frame).is_some_and(|len| len <= INLINE as u64 || len > MAX_BODY) {
+    if body_len(frame).is_some_and(|len| len == 0 || len > MAX_BODY) {
         return Err(CodecError("a body of this length is not sent".to_owned()));
     }
     match frame {

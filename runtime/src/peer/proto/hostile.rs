@@ -10,7 +10,7 @@ use super::codec::{Announced, Destination, Encoded, announce, decode, encode};
 use super::frame::TestedSpeed;
 use super::frame::{CallerFrame, Digest, Hello, LinkFrame, Open, PeerFrame, PeerKey, ProcessEntry, WireFrame};
 use super::frame::{LockNumber, ProcessNumber, ProgramNumber, RequestNumber, SessionId, SessionLimits, StepNumber};
-use super::host::{Host, HostInput, HostLimits, HostOutput, LoadedAs, StepEnd};
+use super::host::{Admission, Host, HostInput, HostLimits, HostOutput, LoadedAs, StepEnd};
 use super::random::Rng;
 use super::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
@@ -26,6 +26,8 @@ const LIMITS: HostLimits = HostLimits {
     work: 8,
     programs: 3,
     program_bytes: 40_000,
+    loads: 2,
+    load_bytes: 20_000,
     load_time: Duration::from_secs(1),
     step_time: Duration::from_secs(60),
     idle_programs: 2,
@@ -38,6 +40,7 @@ const LIMITS: HostLimits = HostLimits {
     outgoing_bytes: 20_000,
     steps: 3,
     step_bytes: 20_000,
+    introduced_links: [2, 3],
     body_bytes: 30_000,
     incoming_bytes: 60_000,
 };
@@ -365,10 +368,13 @@ impl Victims {
         let on_host = self.links[usize::from(link) % 3];
         if body.is_some() {
             match announce(head, len) {
-                Ok(Announced { to: to @ Destination::Peer(_), .. }) if self.host.admit(on_host, to, len).is_err() => {
-                    return;
-                }
-                Ok(_) => {}
+                Ok(Announced { to, used_by, .. }) => match (self.host.admit(on_host, to, len), to) {
+                    (Ok(Admission::Kept), _) => {}
+                    (Ok(Admission::Dropped), Destination::Peer(session)) => {
+                        return self.inform_host(HostInput::Discarded { link: on_host, session, used_by });
+                    }
+                    _ => return,
+                },
                 Err(_) => return,
             }
         }

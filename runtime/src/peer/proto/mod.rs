@@ -18,6 +18,8 @@
 pub(crate) mod caller;
 pub(crate) mod codec;
 pub(crate) mod frame;
+#[cfg(test)]
+mod golden;
 pub(crate) mod host;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod hostile;

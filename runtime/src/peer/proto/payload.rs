@@ -5,8 +5,8 @@
 //! - A tensor is described by its element type, its extents and its bytes, little-endian and in
 //!   row-major order; strings by their lengths, then their bytes ([`Bytes::pack`]). The number of
 //!   bytes is checked before anything is allocated for them.
-//! - A payload of up to [`INLINE`] bytes is part of the head. A larger one is the body of the
-//!   frame.
+//! - A payload of up to [`INLINE`] bytes is part of the head, unless many frames wait to be sent. A
+//!   larger one is the body of the frame.
 
 use super::frame::{WireError, WireErrorKind};
 use crate::peer::body::BodyBuffer;
@@ -149,9 +149,9 @@ impl TensorHead {
     }
 }
 
-/// Describes bytes. Those that are too many for a head become the body.
-pub(crate) fn describe_bytes(bytes: Arc<[u8]>, body: &mut Option<FrameBody>) -> BytesHead {
-    if bytes.len() <= INLINE {
+/// Describes bytes. Those that are more than `inline` become the body.
+pub(crate) fn describe_bytes(bytes: Arc<[u8]>, inline: usize, body: &mut Option<FrameBody>) -> BytesHead {
+    if bytes.len() <= inline {
         return BytesHead::Inline(InlineBytes(bytes.to_vec()));
     }
     let len = bytes.len() as u64;
@@ -159,23 +159,23 @@ pub(crate) fn describe_bytes(bytes: Arc<[u8]>, body: &mut Option<FrameBody>) -> 
     BytesHead::Body(len)
 }
 
-/// Describes a tensor. Elements that are too many for a head become the body, without a copy.
-pub(crate) fn describe_tensor(tensor: HostTensor, body: &mut Option<FrameBody>) -> TensorHead {
+/// Describes a tensor. Elements that have more than `inline` bytes become the body, without a copy.
+pub(crate) fn describe_tensor(tensor: HostTensor, inline: usize, body: &mut Option<FrameBody>) -> TensorHead {
     let dtype = tensor.dtype();
     let index = DType::ALL.iter().position(|&d| d == dtype).expect("the list has all element types");
     let shape = tensor.shape().iter().map(|&extent| extent as u64).collect();
     let bytes = if let Buffer::Bytes(strings) = tensor.buffer() {
         let mut packed = Vec::with_capacity(tensor.n_bytes() as usize);
         Bytes::pack(strings, &mut packed);
-        describe_bytes(packed.into(), body)
+        describe_bytes(packed.into(), inline, body)
     } else if cfg!(target_endian = "big") {
         let mut bytes = native_bytes(&tensor).to_vec();
         reverse_elements(&mut bytes, dtype.size());
-        describe_bytes(bytes.into(), body)
+        describe_bytes(bytes.into(), inline, body)
     } else {
         let bytes = native_bytes(&tensor);
         let len = bytes.len();
-        if len <= INLINE {
+        if len <= inline {
             BytesHead::Inline(InlineBytes(bytes.to_vec()))
         } else {
             *body = Some(FrameBody::Tensor(tensor));
@@ -297,7 +297,7 @@ mod tests {
             let strings = vec![Bytes::from("a"), Bytes::from(vec![7; long]), Bytes::from(b"\xff")];
             let tensor = HostTensor::new([3, 1], strings);
             let mut body = None;
-            let head = describe_tensor(tensor.clone(), &mut body);
+            let head = describe_tensor(tensor.clone(), INLINE, &mut body);
             assert_eq!(body.is_some(), long > 0);
             let mut body = body.map(|body| BodyBuffer::from(body.as_ref().to_vec()));
             assert_eq!(restore_tensor(head, &mut body), Ok(tensor));

@@ -55,7 +55,7 @@ fn receive_chunk(bodies: &mut IncomingBodies, header: &ChunkHeader, ends: bool) 
     if header.chunk == 0 {
         bodies.begin(header.transfer, header.total)?;
         let head = Bytes::copy_from_slice(&header.transfer.to_le_bytes());
-        let admitted = AdmittedBody { element: 1, counter: None };
+        let admitted = AdmittedBody { element: Some(1), counter: None };
         bodies.open(header, IncomingBody::new(header, head, admitted)?);
     }
     if !bodies.claim(header)? {

@@ -16,8 +16,8 @@ use tokio::time::Instant;
 /// A body that is being received.
 pub(super) struct IncomingBody {
     head: Bytes,
-    /// The memory, except for a test. It grows when a chunk begins: while more is cleared at a
-    /// time, the other side has to wait.
+    /// The memory, unless it is a test or dropped. It grows when a chunk begins: while more is
+    /// cleared at a time, the other side has to wait.
     body: Option<BodyBuffer>,
     /// Counts the bytes as they arrive.
     counter: Option<Arc<AtomicU64>>,
@@ -39,7 +39,10 @@ impl IncomingBody {
         let AdmittedBody { element, counter } = admitted;
         Ok(IncomingBody {
             head,
-            body: if header.is_test { None } else { Some(BodyBuffer::with_capacity(header.total, element)?) },
+            body: match element {
+                Some(element) if !header.is_test => Some(BodyBuffer::with_capacity(header.total, element)?),
+                _ => None,
+            },
             counter,
             is_test: header.is_test,
             total: header.total,
@@ -393,7 +396,8 @@ async fn receive_chunk_of(link: &Link, header: &ChunkHeader, mut pieces: PieceRe
         AfterChunk::Nothing => None,
         AfterChunk::Deliver(body) => {
             match body.body {
-                None => link.test_received(&body.head, body.begun_at.elapsed())?,
+                None if body.is_test => link.test_received(&body.head, body.begun_at.elapsed())?,
+                None => {}
                 Some(memory) => link.0.events.bulk(link, &body.head, memory)?,
             }
             Some(header.total)
@@ -415,7 +419,7 @@ fn report(link: &Link, ended: Option<u64>) {
 /// Handles the end of a transfer that the other side has cancelled.
 pub(in super::super) fn cancel(link: &Link, cancelled: &Cancellation) -> Result<(), String> {
     let body = lock(&link.0.incoming).cancel(cancelled)?;
-    if let Some(body) = body.filter(|body| !body.is_test) {
+    if let Some(body) = body.filter(|body| body.body.is_some()) {
         link.0.events.bulk_cancelled(link, &body.head, body.total);
     }
     report(link, None);
@@ -426,7 +430,7 @@ pub(in super::super) fn cancel(link: &Link, cancelled: &Cancellation) -> Result<
 /// Takes the memory of a body, if the layer above agrees.
 fn begin(link: &Link, header: &ChunkHeader, head: Bytes) -> Result<(), String> {
     let admitted = match header.is_test {
-        true => AdmittedBody { element: 1, counter: None },
+        true => AdmittedBody { element: None, counter: None },
         false => link.0.events.bulk_begins(link, &head, header.total)?,
     };
     let body = IncomingBody::new(header, head, admitted)?;
@@ -554,7 +558,7 @@ mod tests {
         let window = 4 * CHUNK;
         let mut bodies = IncomingBodies::new(window, window);
         let header = |chunk| ChunkHeader { is_test: false, transfer: 0, chunk, total: 100 * CHUNK };
-        let body = IncomingBody::new(&header(0), Bytes::new(), AdmittedBody { element: 4, counter: None });
+        let body = IncomingBody::new(&header(0), Bytes::new(), AdmittedBody { element: Some(4), counter: None });
         bodies.begin(0, 100 * CHUNK).unwrap();
         bodies.open(&header(0), body.unwrap());
         assert_eq!(bodies.claim(&header(0)), Ok(true));

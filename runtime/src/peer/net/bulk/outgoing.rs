@@ -13,8 +13,9 @@ use std::pin::pin;
 use std::task::Poll;
 use tokio::sync::watch;
 
-/// The maximum number of bodies that wait to be sent on a link.
-const MAX_QUEUED_BODIES: usize = 1 << 16;
+/// The maximum number of bodies that wait to be sent on a link: more than the inputs of all steps
+/// that a peer runs for a session.
+const MAX_QUEUED_BODIES: usize = 1 << 18;
 
 /// The bits of a stream's priority that order the chunks of bodies of equal priority.
 const ORDER_BITS: u32 = 21;

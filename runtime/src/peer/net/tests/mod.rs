@@ -77,7 +77,7 @@ impl NetEvents for EventRecorder {
     fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<AdmittedBody, String> {
         (self.on_begin)(link, head)?;
         self.record(NetEvent::Begins(head.to_vec(), len));
-        Ok(AdmittedBody { element: 1, counter: None })
+        Ok(AdmittedBody { element: Some(1), counter: None })
     }
 
     fn bulk(&self, _: &Link, head: &[u8], body: BodyBuffer) -> Result<(), String> {

@@ -20,6 +20,8 @@ pub(crate) struct StepPlan {
     pub(crate) deadline: Option<Duration>,
     /// The variables that a peer reads, with their values.
     pub(crate) reads: Vec<(ProcessNumber, u32, ValueId)>,
+    /// The variables that sessions share. Their values can be acquired again.
+    pub(crate) shared: Vec<u32>,
     /// The variables that a peer assigns.
     pub(crate) assigns: Vec<(ProcessNumber, u32)>,
     /// The inputs of the graph that a peer needs.
@@ -29,7 +31,7 @@ pub(crate) struct StepPlan {
 /// Why a step cannot begin.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum BeginError {
-    /// These variables were lost with their peers.
+    /// These variables of the session were lost with their peers.
     LostVariables(Vec<(ProcessNumber, u32)>),
     Unavailable(WireError),
 }
@@ -102,14 +104,16 @@ impl Caller {
                 && plan.inputs.iter().map(|input| &input.0).all(of_participants),
             "the plan names processes that do not take part: {plan:?}"
         );
-        let lost: Vec<(ProcessNumber, u32)> = plan
-            .reads
-            .iter()
-            .filter(|(process, _, value)| !self.has_value(*process, *value))
-            .map(|&(process, variable, _)| (process, variable))
-            .collect();
-        if !lost.is_empty() {
-            return Err(BeginError::LostVariables(lost));
+        let lost = plan.reads.iter().filter(|(process, _, value)| !self.has_value(*process, *value));
+        let lost = lost.map(|&(process, variable, _)| (process, variable));
+        let (shared, own): (Vec<_>, Vec<_>) = lost.partition(|(_, variable)| plan.shared.contains(variable));
+        if !own.is_empty() {
+            return Err(BeginError::LostVariables(own));
+        }
+        if let Some(&(process, _)) = shared.first() {
+            let why = self.why_unavailable(process);
+            let lost = || format!("{} was lost while the call was beginning", self.name(process));
+            return why.map_or_else(|| unavailable(lost()), |error| Err(BeginError::Unavailable(error)));
         }
         for &process in &plan.participants {
             let Some(peer) = self.peer(process) else {

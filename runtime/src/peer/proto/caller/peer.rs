@@ -46,6 +46,8 @@ struct CallerProgram {
     cut: Digest,
     /// The bytes, while the peer may ask for them.
     bytes: Option<Arc<[u8]>>,
+    /// Whether a call has heard that the peer refused it.
+    is_refusal_told: bool,
 }
 
 /// How far a peer is in opening the session.
@@ -331,7 +333,8 @@ impl Caller {
         }
     }
 
-    /// Registers a program at a peer, once. Returns its state. [`CallerOutput::ProgramChanged`]
+    /// Registers a program at a peer, once, and again after a refusal of which a call has
+    /// [heard](Self::tell_refusals). Returns its state. [`CallerOutput::ProgramChanged`]
     /// says when to look again. `None` means that the peer is not available any more.
     pub(crate) fn register(
         &mut self,
@@ -345,7 +348,7 @@ impl Caller {
         if let Some(error) = peer.why_unavailable() {
             return Err(error);
         }
-        if let Some(known) = peer.programs.get(&program) {
+        if let Some(known) = peer.programs.get(&program).filter(|known| !known.is_refusal_told) {
             return Ok(known.state.clone());
         }
         let limit = peer.limits.map_or(MAX_BODY, |limits| limits.body_bytes.min(limits.program_bytes));
@@ -354,9 +357,20 @@ impl Caller {
             return Err(too_large(format!("the program has {len} bytes, more than the {limit} that {name} keeps")));
         }
         let state = ProgramState::Loading { begun: now };
-        peer.programs.insert(program, CallerProgram { state: state.clone(), cut, bytes: Some(bytes.clone()) });
+        let known = CallerProgram { state: state.clone(), cut, bytes: Some(bytes.clone()), is_refusal_told: false };
+        peer.programs.insert(program, known);
         self.send_to(process, PeerFrame::Register { program, digest, len: bytes.len() as u64 }, out);
         Ok(state)
+    }
+
+    /// Notes that a call has heard why peers refuse a program. The next registration tries again;
+    /// until then, other calls hear the same.
+    pub(crate) fn tell_refusals(&mut self, program: ProgramNumber) {
+        for peer in &mut self.peers {
+            if let Some(known) = peer.programs.get_mut(&program) {
+                known.is_refusal_told = matches!(known.state, ProgramState::Refused { .. });
+            }
+        }
     }
 
     /// Returns the state of a program at a peer.
@@ -393,7 +407,7 @@ impl Caller {
         let name = self.name(process);
         let peer = self.peer_mut(process).expect("the process is a peer");
         // Otherwise it was unregistered in the meantime.
-        let Some(CallerProgram { state: state @ ProgramState::Loading { .. }, cut: own, bytes }) =
+        let Some(CallerProgram { state: state @ ProgramState::Loading { .. }, cut: own, bytes, .. }) =
             peer.programs.get_mut(&program)
         else {
             return;

@@ -124,6 +124,23 @@ impl Caller {
         }
     }
 
+    /// Gives up a request, and the lock and the values that it is for, whether or not the peer has
+    /// answered.
+    pub(crate) fn give_up(
+        &mut self,
+        process: ProcessNumber,
+        request: RequestNumber,
+        lock: Option<LockNumber>,
+        values: Vec<ValueId>,
+        out: &mut Vec<CallerOutput>,
+    ) {
+        self.abandon(request, out);
+        if let Some(lock) = lock {
+            self.unlock(process, lock, out);
+        }
+        self.release(process, values, out);
+    }
+
     /// Hands over the new values of a lock's variables, by the index of the use, and commits them.
     /// The step assigns shared variables of no other peer. [`outcome_alone`] tells the outcome by
     /// those of the two requests.
@@ -169,6 +186,31 @@ impl Caller {
         let request = self.request(process, RequestKind::Prepare { is_alone }, time);
         self.send_to(process, PeerFrame::Prepare { request, lock, is_alone, values }, out);
         Ok(request)
+    }
+
+    /// Decides a commit that several peers have prepared: all of them commit it. Returns the
+    /// requests, or why a peer cannot be told any more.
+    ///
+    /// # Errors
+    /// If one of the peers has lost its lock in the meantime, none of them commits. Returns that
+    /// peer.
+    pub(crate) fn decide_all(
+        &mut self,
+        locks: &[(ProcessNumber, LockNumber)],
+        time: (Time, Duration),
+        out: &mut Vec<CallerOutput>,
+    ) -> Result<Vec<Result<RequestNumber, WireError>>, (ProcessNumber, WireError)> {
+        let lost = locks.iter().find_map(|&(process, lock)| Some((process, self.check_lock(process, lock).err()?)));
+        if let Some((process, error)) = lost {
+            for &(process, lock) in locks {
+                if let Ok(request) = self.decide(process, lock, false, time, out) {
+                    self.abandon(request, out);
+                }
+            }
+            let waited = "the call was committing its shared variables, and has changed none of them";
+            return Err((process, error.at(None, waited)));
+        }
+        Ok(locks.iter().map(|&(process, lock)| self.decide(process, lock, true, time, out)).collect())
     }
 
     /// Commits or drops the new values of a lock that is prepared, and ends the lock. If the peer

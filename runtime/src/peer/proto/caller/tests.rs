@@ -394,6 +394,42 @@ fn acquire(played: &mut PlayedPeers, process: ProcessNumber) -> LockNumber {
 }
 
 #[test]
+fn a_lock_that_was_granted_when_its_call_had_ended_is_given_up() {
+    for (is_locked, is_answered) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut played = PlayedPeers::open();
+        let (name, ty) = ("a".to_owned(), "i64[]".to_owned());
+        let access = SharedAccess { name, ty, is_read: true, is_assigned: is_locked, initial: None };
+        let time = (played.now, TIMEOUT);
+        let asked = played.caller.acquire(PEER, (&[access], is_locked), time, &mut played.out);
+        let wanted = asked.expect("the peer is there");
+        let (request, value) = (wanted.request, wanted.values[0]);
+        if is_answered {
+            played.frame(CallerFrame::Acquired { request });
+        }
+        // The call has not seen the answer.
+        played.caller.give_up(PEER, request, wanted.lock, wanted.values, &mut played.out);
+        if !is_answered {
+            played.frame(CallerFrame::Acquired { request });
+        }
+        let frames = played.out.iter().filter_map(|output| match output {
+            CallerOutput::Send { frame: WireFrame::ToPeer { frame, .. }, .. } => Some(frame),
+            _ => None,
+        });
+        let frames: Vec<&PeerFrame> = frames.collect();
+        let n_unlocks = frames.iter().filter(|frame| matches!(frame, PeerFrame::Unlock { .. })).count();
+        let released = |frame: &&&PeerFrame| matches!(frame, PeerFrame::Release { values } if values[..] == [value]);
+        let n_released = frames.iter().filter(released).count();
+        assert_eq!((n_unlocks, n_released), (usize::from(is_locked), 1), "{frames:?}");
+        assert_eq!((played.caller.values(PEER), played.caller.in_flight()), (vec![], 0));
+        // Nothing is renewed any more.
+        played.out.clear();
+        played.now = TIMEOUT / 2;
+        played.input(CallerInput::Tick);
+        assert!(played.out.is_empty(), "{:?}", played.out);
+    }
+}
+
+#[test]
 fn a_commit_at_one_peer_that_was_lost_is_unknown_unless_the_peer_refused_it() {
     for (is_refused, expected) in [(false, "it is unknown whether the step has changed"), (true, "no memory")] {
         let mut played = PlayedPeers::open();
@@ -424,6 +460,122 @@ fn a_decision_for_a_peer_that_was_lost_says_that_the_outcome_is_unknown() {
         let decided = played.caller.decide(PEER, lock, commits, time, &mut played.out);
         let error = decided.expect_err("the peer was lost");
         assert_eq!(error.message.starts_with("it is unknown whether the step has changed"), commits, "{error:?}");
+    }
+}
+
+#[test]
+fn all_calls_that_wait_for_a_program_hear_why_it_was_refused() {
+    let mut played = PlayedPeers::open();
+    played.register(9);
+    let error = WireError::new(WireErrorKind::ResourceExhausted, "no memory");
+    played.frame(CallerFrame::Refused { program: PROGRAM, error: error.clone() });
+    let refused = ProgramState::Refused { error };
+    // A call that comes later hears it, too, if no other has.
+    let offer = ProgramOffer { bytes: &vec![0; 9].into(), digest: Digest([0; 32]), cut: CUT };
+    assert_eq!(played.caller.register(PEER, PROGRAM, offer, played.now, &mut played.out), Ok(refused.clone()));
+    for _ in 0..2 {
+        assert_eq!(played.caller.program(PEER, PROGRAM), Some(&refused));
+        played.caller.tell_refusals(PROGRAM);
+    }
+    played.out.clear();
+    played.register(9);
+    let registers = |output: &CallerOutput| {
+        matches!(output, CallerOutput::Send { frame: WireFrame::ToPeer { frame: PeerFrame::Register { .. }, .. }, .. })
+    };
+    assert!(played.out.iter().any(registers), "the next call tries again: {:?}", played.out);
+    // What loads or has loaded stays.
+    played.caller.tell_refusals(PROGRAM);
+    played.frame(CallerFrame::Registered { program: PROGRAM, cut: CUT });
+    played.caller.tell_refusals(PROGRAM);
+    assert_eq!(played.caller.register(PEER, PROGRAM, offer, played.now, &mut played.out), Ok(ProgramState::Ready));
+}
+
+#[test]
+fn values_of_shared_variables_are_acquired_again_when_their_peer_was_lost() {
+    let mut played = PlayedPeers::open();
+    played.begin();
+    let (name, ty) = ("a".to_owned(), "i64[]".to_owned());
+    let access = SharedAccess { name, ty, is_read: true, is_assigned: false, initial: None };
+    let time = (played.now, TIMEOUT);
+    let wanted = played.caller.acquire(PEER, (&[access], false), time, &mut played.out).expect("the peer is there");
+    played.frame(CallerFrame::Acquired { request: wanted.request });
+    let stored = played.caller.store(PEER, HostTensor::scalar(1i64), time, &mut played.out);
+    let (request, own) = stored.expect("the peer is there");
+    played.frame(CallerFrame::Stored { request });
+    played.input(CallerInput::LinkLost { link: LINK, loss: LinkLoss::TimedOut });
+    for is_back in [false, true] {
+        if is_back {
+            let hello = Hello { name: "a".to_owned(), incarnation: 1, devices: Vec::new() };
+            played.input(CallerInput::Linked { link: LinkNumber(3), node: PeerKey([1; 32]), hello });
+            played.caller.open(played.now, &mut played.out);
+            played.frame_on(LinkNumber(3), CallerFrame::Opened { attempt: 2, limits: LIMITS });
+        }
+        let mut plan = StepPlan {
+            participants: vec![PEER],
+            reads: vec![(PEER, 4, wanted.values[0])],
+            shared: vec![4],
+            ..StepPlan::default()
+        };
+        // The peer has the value, so nothing tells the user to set it again.
+        let error = played.caller.begin(played.now, plan.clone(), &mut played.out).expect_err("the peer was lost");
+        let BeginError::Unavailable(error) = error else { panic!("{error:?}") };
+        assert_eq!(error.kind, WireErrorKind::Unavailable);
+        let why = if is_back { "was lost while the call was beginning" } else { "is unreachable" };
+        assert!(error.message.contains(why), "{error:?}");
+        // Values of the session itself are lost.
+        plan.reads.push((PEER, 5, own));
+        let error = played.caller.begin(played.now, plan, &mut played.out).expect_err("the peer was lost");
+        assert_eq!(error, BeginError::LostVariables(vec![(PEER, 5)]));
+    }
+}
+
+#[test]
+fn a_commit_of_which_a_peer_was_lost_before_the_decision_changes_nothing() {
+    const OTHER: ProcessNumber = ProcessNumber(2);
+    for is_back in [None, Some(false), Some(true)] {
+        let mut played = PlayedPeers::open_with_two();
+        let locks = [(PEER, acquire(&mut played, PEER)), (OTHER, acquire(&mut played, OTHER))];
+        let time = (played.now, TIMEOUT);
+        for (process, lock) in locks {
+            let prepared = played.caller.prepare(process, lock, Vec::new(), time, &mut played.out);
+            let request = prepared.expect("the peers are there");
+            played.frame_on(LinkNumber(process.0.into()), CallerFrame::Prepared { request });
+        }
+        if let Some(is_back) = is_back {
+            played.input(CallerInput::LinkLost { link: LINK, loss: LinkLoss::TimedOut });
+            if is_back {
+                let hello = Hello { name: "a".to_owned(), incarnation: 2, devices: Vec::new() };
+                played.input(CallerInput::Linked { link: LinkNumber(3), node: PeerKey([1; 32]), hello });
+                played.caller.open(played.now, &mut played.out);
+                played.frame_on(LinkNumber(3), CallerFrame::Opened { attempt: 2, limits: LIMITS });
+                played.other_frame(CallerFrame::Opened { attempt: 2, limits: LIMITS });
+            }
+        }
+        played.out.clear();
+        let decided = played.caller.decide_all(&locks, time, &mut played.out);
+        match (is_back, decided) {
+            (None, Ok(requests)) => assert!(requests.iter().all(Result::is_ok), "{requests:?}"),
+            (Some(_), Err((process, error))) => {
+                assert_eq!((process, error.kind), (PEER, WireErrorKind::Unavailable));
+                let changes_nothing = |label: &(Option<u32>, String)| label.1.contains("has changed none of them");
+                assert!(error.labels.iter().any(changes_nothing), "{error:?}");
+            }
+            (_, decided) => panic!("{decided:?}"),
+        }
+        let told = played.out.iter().filter_map(|output| match output {
+            CallerOutput::Send { link, frame: WireFrame::ToPeer { frame: PeerFrame::Decide { commits, .. }, .. } } => {
+                Some((link.0, *commits))
+            }
+            _ => None,
+        });
+        let expected = match is_back {
+            None => vec![(1, true), (2, true)],
+            Some(false) => vec![(2, false)],
+            // It has dropped the session, or does not know the lock.
+            Some(true) => vec![(3, false), (2, false)],
+        };
+        assert_eq!(told.collect::<Vec<_>>(), expected);
+        assert_eq!(played.caller.in_flight(), if is_back.is_none() { 2 } else { 0 });
     }
 }
 

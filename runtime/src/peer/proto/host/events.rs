@@ -1,7 +1,7 @@
 //! The events of a host, and the actions that it requests.
 
 use super::SharedValue;
-use crate::peer::proto::codec::Destination;
+use crate::peer::proto::codec::{BodyUse, Destination};
 use crate::peer::proto::frame::{Digest, Hello, PeerKey, ProcessNumber, RequestNumber, SessionId, WireFrame};
 use crate::peer::proto::frame::{
     Start, StatusReport, StepFault, StepMessage, StepNumber, TestedSpeed, ValueId, WireError,
@@ -26,6 +26,10 @@ pub(crate) struct HostLimits {
     /// Programs of a session, and the memory that they take.
     pub(crate) programs: usize,
     pub(crate) program_bytes: u64,
+    /// Programs of one owner that load at once, and the bytes of their encoding. One that is larger
+    /// loads alone.
+    pub(crate) loads: usize,
+    pub(crate) load_bytes: u64,
     /// How long a program may take to load.
     pub(crate) load_time: Duration,
     /// How long a step may take.
@@ -46,7 +50,10 @@ pub(crate) struct HostLimits {
     /// Steps of a session that run, and the bytes that they use.
     pub(crate) steps: usize,
     pub(crate) step_bytes: u64,
-    /// Bytes of one payload, and of the payloads of one node that are being received.
+    /// Links to nodes that sessions introduced: those of one owner, and all.
+    pub(crate) introduced_links: [usize; 2],
+    /// Bytes of one payload, and of the payloads of one node and for its sessions that are being
+    /// received.
     pub(crate) body_bytes: u64,
     pub(crate) incoming_bytes: u64,
 }
@@ -59,6 +66,8 @@ impl HostLimits {
         work: 0,
         programs: 0,
         program_bytes: 0,
+        loads: 0,
+        load_bytes: 0,
         load_time: Duration::ZERO,
         step_time: Duration::ZERO,
         idle_programs: 0,
@@ -71,6 +80,7 @@ impl HostLimits {
         outgoing_bytes: 0,
         steps: 0,
         step_bytes: 0,
+        introduced_links: [0; 2],
         body_bytes: 0,
         incoming_bytes: 0,
     };
@@ -84,6 +94,8 @@ impl Default for HostLimits {
             work: 256,
             programs: 256,
             program_bytes: 1 << 30,
+            loads: 16,
+            load_bytes: 32 << 20,
             load_time: Duration::from_secs(300),
             step_time: Duration::from_secs(3_600),
             idle_programs: 64,
@@ -96,6 +108,7 @@ impl Default for HostLimits {
             outgoing_bytes: MAX_WAITING,
             steps: 32,
             step_bytes: 16 << 30,
+            introduced_links: [256, 512],
             body_bytes: MAX_BODY,
             incoming_bytes: 2 * MAX_BODY,
         }
@@ -144,6 +157,12 @@ pub(crate) enum HostInput {
         link: LinkNumber,
         to: Destination,
         len: u64,
+    },
+    /// A body that [`Host::admit`](super::Host::admit) has dropped begins to arrive.
+    Discarded {
+        link: LinkNumber,
+        session: SessionId,
+        used_by: BodyUse,
     },
     LinkLost {
         link: LinkNumber,
@@ -271,6 +290,8 @@ pub(crate) enum HostOutput {
         process: ProcessNumber,
         digest: Digest,
         bytes: Arc<[u8]>,
+        /// The memory that it may take, in addition to that of its encoding.
+        room: u64,
     },
     /// Drop a program, or end its loading as soon as possible. The end of loading must still be
     /// reported.

@@ -7,18 +7,21 @@
 //! Invariants:
 //!
 //! - H1. A session obeys only the link that opened it. A message of a step must come from a link to
-//!   the node of the process that it names as its sender. No frame can name another owner's
-//!   session.
+//!   the node of the process that it names as its sender, or it is dropped. No frame can name
+//!   another owner's session, and no owner can make one peer accuse another: they share one link
+//!   for the sessions of all owners.
 //! - H2. A message or input for a step waits until the step begins and takes it. The bytes that
 //!   wait are limited per session, and a step fails for which more arrive. Starts arrive in order,
-//!   so a step below the last that started is over, and what arrives for it is dropped.
+//!   so a step below the last that started is over, and what arrives for it is dropped. If things
+//!   arrive for too many steps, those for the lowest ones wait, and the others fail.
 //! - H3. A participant's values are stored if and only if it reports that it ended. A step that was
 //!   stopped stores nothing.
 //! - H4. A lost link ends the sessions that it opened at once. All of their state is dropped. If it
 //!   leads to another participant, the steps that use it fail, and their owner hears why. Later
 //!   steps use the newest link to a participant: it opened it because it has lost the older one.
 //! - H5. Everything that a session holds is limited ([`HostLimits`]). Work that is still running
-//!   for closed sessions counts against the limits of its owner.
+//!   for closed sessions counts against the limits of its owner. So does what nodes send and open
+//!   that are known only from its sessions.
 //! - H6. A session is bound to one number ([`SessionSlot`]) that is never reused, so late results
 //!   of local work never reach a newer session.
 //! - H7. Shared variables and loaded programs belong to no session. `shared.rs` and `programs.rs`
@@ -31,6 +34,7 @@
 //! work that is still running for it.
 
 mod events;
+mod incoming;
 mod programs;
 mod session;
 mod shared;
@@ -47,6 +51,7 @@ use super::{LinkNumber, Time};
 use crate::peer::printable;
 pub(crate) use events::{Begin, HostArrival, HostInput, HostLimits, HostOutput, LoadedAs};
 pub(crate) use events::{ProgramKey, RequestKey, SessionSlot, StepEnd, StepKey};
+pub(crate) use incoming::Admission;
 use programs::ProgramLibrary;
 use session::HostSession;
 use shared::SharedStore;
@@ -66,7 +71,9 @@ struct HostLink {
     node: PeerKey,
     name: Option<String>,
     is_introduced: bool,
-    incoming_bytes: u64,
+    /// The bodies that are being received, by session: the node that they count for, and their
+    /// bytes.
+    incoming: BTreeMap<SessionId, (PeerKey, u64)>,
     /// Bytes of bodies that have arrived.
     received_bytes: u64,
     /// When the last session that used the link ended.
@@ -109,27 +116,6 @@ impl Host {
         }
     }
 
-    /// Returns whether a session has introduced a node.
-    pub(crate) fn introduced(&self, node: &PeerKey) -> bool {
-        self.sessions.values().any(|session| session.members.iter().any(|member| member.entry.node == *node))
-    }
-
-    /// Decides whether a link may send a body of this many bytes, before memory is taken for it.
-    pub(crate) fn admit(&mut self, link: LinkNumber, to: Destination, len: u64) -> Result<(), String> {
-        let Destination::Peer(_) = to else { return Ok(()) };
-        let Some(state) = self.links.get(&link) else { return Err("the link is closed".to_owned()) };
-        if state.name.is_none() {
-            return Err("a frame before the first".to_owned());
-        }
-        let of_node = self.links.values().filter(|other| other.node == state.node);
-        let incoming = of_node.fold(len, |sum, link| sum.saturating_add(link.incoming_bytes));
-        if len > self.limits.body_bytes || incoming > self.limits.incoming_bytes {
-            return Err(format!("a payload of {len} bytes is more than this peer receives"));
-        }
-        self.links.get_mut(&link).expect("the link is open").incoming_bytes += len;
-        Ok(())
-    }
-
     /// Returns the key of a step of a session that is open.
     pub(crate) fn step_key(&self, session: SessionId, step: StepNumber) -> Option<StepKey> {
         Some(StepKey { session: *self.by_id.get(&session)?, step })
@@ -149,7 +135,8 @@ impl Host {
             usage.steps += session.steps.len() as u64;
             usage.step_bytes += session.working.held();
         }
-        usage.incoming_bytes = self.links.values().map(|link| link.incoming_bytes).sum();
+        usage.incoming_bytes =
+            self.links.values().flat_map(|link| link.incoming.values()).map(|(_, bytes)| bytes).sum();
         usage
     }
 
@@ -176,18 +163,23 @@ impl Host {
         match input {
             HostInput::Linked { link, node, is_introduced } => self.linked(now, link, node, is_introduced, out),
             HostInput::Frame { link, frame, body } => {
-                let Some(state) = self.links.get_mut(&link) else { return };
-                state.incoming_bytes = state.incoming_bytes.saturating_sub(body);
+                if !self.links.contains_key(&link) {
+                    return;
+                }
+                if let WireFrame::ToPeer { session, .. } = &frame {
+                    self.body_ended(link, *session, body);
+                }
                 if let Err(reason) = self.on_frame(now, link, frame, out) {
                     out.push(HostOutput::CloseLink { link, reason: reason.clone() });
                     self.link_lost(now, link, &reason, out);
                 }
             }
             HostInput::Cancelled { link, to, len } => {
-                if let (Destination::Peer(_), Some(state)) = (to, self.links.get_mut(&link)) {
-                    state.incoming_bytes = state.incoming_bytes.saturating_sub(len);
+                if let Destination::Peer(session) = to {
+                    self.body_ended(link, session, len);
                 }
             }
+            HostInput::Discarded { link, session, used_by } => self.discarded(link, session, used_by, out),
             HostInput::LinkLost { link, reason } => self.link_lost(now, link, &reason, out),
             HostInput::Received { link, bytes } => {
                 if let Some(link) = self.links.get_mut(&link) {
@@ -219,8 +211,13 @@ impl Host {
         let idle_since = is_introduced.then_some(now);
         self.links.insert(
             link,
-            HostLink { node, name: None, is_introduced, incoming_bytes: 0, received_bytes: 0, idle_since },
+            HostLink { node, name: None, is_introduced, incoming: BTreeMap::new(), received_bytes: 0, idle_since },
         );
+        if is_introduced && !self.has_room_for(link, &node) {
+            let reason = "the sessions that introduced the node have too many links";
+            out.push(HostOutput::CloseLink { link, reason: reason.to_owned() });
+            return self.link_lost(now, link, reason, out);
+        }
         // A session may have introduced the node and wait for this link.
         self.note_idle_links(now);
         out.push(HostOutput::Send { link, frame: WireFrame::Link(LinkFrame::Hello(self.hello.clone())) });
@@ -295,7 +292,7 @@ impl Host {
             (PeerFrame::Open(open), _) => self.open(now, link, id, open, out),
             // The session has been closed or dropped.
             (_, None) => Ok(()),
-            (PeerFrame::Message(message), Some(slot)) => self.on_message(slot, node, message, out),
+            (PeerFrame::Message(message), Some(slot)) => self.on_message(slot, (link, node), message, out),
             (frame, Some(slot)) => {
                 let session = &self.sessions[&slot];
                 if session.link != link {
@@ -329,7 +326,7 @@ impl Host {
             PeerFrame::Release { values } => self.release(slot, values, out),
             PeerFrame::Start(start) => return self.start(now, slot, start, out),
             PeerFrame::Input { step, index, tensor } => {
-                return self.arrived(slot, step, HostArrival::Input { index, tensor }, out);
+                self.arrived(slot, step, HostArrival::Input { index, tensor }, out);
             }
             PeerFrame::Abort { step, reason } => self.abort(slot, step, &reason, out),
             PeerFrame::Acquire { request, lock, uses } => self.acquire(now, slot, request, lock, uses, out),

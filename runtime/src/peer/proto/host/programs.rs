@@ -11,6 +11,8 @@
 //! - G2. A digest is of the bytes that the owner has sent to this peer.
 //! - G3. The programs without sessions are bounded in number and bytes. Those that were used least
 //!   recently go first. Programs are shared; everything that a step changes belongs to the step.
+//! - G4. What programs take while they load is bounded for each owner, by their number and the
+//!   bytes of their encoding: others wait. One that is larger than these bytes loads alone.
 
 use super::session::{HostProgram, ProgramPhase};
 use super::{CallerFrame, Host, HostOutput, PeerKey, ProcessNumber, ProgramKey, ProgramNumber, SessionSlot, WorkKey};
@@ -18,7 +20,7 @@ use super::{exhausted, invalid, reply};
 use crate::peer::proto::Time;
 use crate::peer::proto::frame::{Digest, WireError};
 use crate::peer::proto::host::events::LoadedAs;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// The owner of a program, its digest, and the process that runs it.
@@ -29,6 +31,10 @@ type LibraryKey = (PeerKey, Digest, ProcessNumber);
 pub(super) struct ProgramLibrary {
     programs: BTreeMap<ProgramKey, LibraryProgram>,
     by_digest: BTreeMap<LibraryKey, ProgramKey>,
+    /// The programs that the process loads, with their owners and the bytes of their encoding.
+    loading: BTreeMap<ProgramKey, (PeerKey, u64)>,
+    /// Those that wait for these, in the order of arrival.
+    queue: VecDeque<QueuedLoad>,
     /// Rises with each release of a program.
     n_released: u64,
 }
@@ -43,6 +49,16 @@ struct LibraryProgram {
     users: BTreeSet<(SessionSlot, ProgramNumber)>,
     /// When the last user released it, in releases.
     released: u64,
+}
+
+/// A program that waits until others of its owner are loaded.
+#[derive(Debug)]
+struct QueuedLoad {
+    key: ProgramKey,
+    owner: PeerKey,
+    process: ProcessNumber,
+    digest: Digest,
+    bytes: Arc<[u8]>,
 }
 
 /// Returns the error of a program that takes more memory than a session may use for programs.
@@ -152,12 +168,36 @@ impl Host {
                 self.use_loaded(now, slot, program, out);
                 let (owner, digest, process) = key;
                 self.work.insert(WorkKey::Load(number), owner);
-                return out.push(HostOutput::Load { key: number, process, digest, bytes });
+                self.library.queue.push_back(QueuedLoad { key: number, owner, process, digest, bytes });
+                return self.load_next(out);
             }
         };
         session.program_bytes -= state.bytes;
         session.programs.remove(&program);
         reply(session, CallerFrame::Refused { program, error }, out);
+    }
+
+    /// Begins to load the programs for which there is room.
+    fn load_next(&mut self, out: &mut Vec<HostOutput>) {
+        // Programs of one owner do not overtake each other.
+        let mut waiting = BTreeSet::new();
+        for load in std::mem::take(&mut self.library.queue) {
+            let len = load.bytes.len() as u64;
+            let running = self.library.loading.values().filter(|(owner, _)| *owner == load.owner);
+            let (n, bytes) = running.fold((0, 0u64), |(n, bytes), (_, len)| (n + 1, bytes.saturating_add(*len)));
+            let has_room = n < self.limits.loads && bytes.saturating_add(len) <= self.limits.load_bytes;
+            if waiting.contains(&load.owner) || (n > 0 && !has_room) {
+                waiting.insert(load.owner);
+                self.library.queue.push_back(load);
+                continue;
+            }
+            let QueuedLoad { key, owner, process, digest, bytes } = load;
+            let users = self.library.programs.get(&key).into_iter().flat_map(|loading| &loading.users);
+            let room = users.map(|(slot, _)| self.limits.program_bytes - self.sessions[slot].program_bytes);
+            let room = room.max().unwrap_or_default();
+            self.library.loading.insert(key, (owner, len));
+            out.push(HostOutput::Load { key, process, digest, bytes, room });
+        }
     }
 
     pub(super) fn loaded(
@@ -170,6 +210,8 @@ impl Host {
         if self.work.remove(&WorkKey::Load(key)).is_none() {
             return;
         }
+        self.library.loading.remove(&key);
+        self.load_next(out);
         // Programs that loaded too late are not kept: the next registration has the limit again.
         if outcome.is_ok() {
             let users = self.library.programs.get(&key).map(|loading| loading.users.clone()).unwrap_or_default();
@@ -258,7 +300,12 @@ impl Host {
                 // Nobody waits for it, so its loading ends.
                 let dropped = library.programs.remove(&key).expect("the program is in the library");
                 library.by_digest.remove(&dropped.key);
-                out.push(HostOutput::Unload { key });
+                let n_queued = library.queue.len();
+                library.queue.retain(|load| load.key != key);
+                match library.queue.len() < n_queued {
+                    true => drop(self.work.remove(&WorkKey::Load(key))),
+                    false => out.push(HostOutput::Unload { key }),
+                }
             }
         }
         self.drop_idle_programs(out);

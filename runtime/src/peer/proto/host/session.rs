@@ -47,6 +47,8 @@ pub(super) struct HostSession {
     pub(super) steps: BTreeMap<StepNumber, HostStep>,
     /// Frames of steps that have not begun. `None` if they were too many.
     pub(super) early: BTreeMap<StepNumber, Option<EarlyFrames>>,
+    /// The first and the last of the steps whose frames were too many to wait.
+    pub(super) refused_early: Option<[StepNumber; 2]>,
     /// What has arrived for steps, and was not taken by them.
     pub(super) arrivals: Arc<ByteGauge>,
     /// What waits to be sent.
@@ -80,6 +82,13 @@ pub(super) struct HostProgram {
     pub(super) bytes: u64,
     /// When loading fails, until the program is loaded.
     pub(super) loads_until: Option<Time>,
+}
+
+impl HostProgram {
+    /// Returns whether the owner was asked for its bytes.
+    pub(super) fn is_wanted(&self) -> bool {
+        matches!(self.phase, ProgramPhase::Wanted)
+    }
 }
 
 /// How far a program of a session is.
@@ -206,6 +215,7 @@ impl Host {
             last_started: before(open.first_step),
             steps: BTreeMap::new(),
             early: BTreeMap::new(),
+            refused_early: None,
             arrivals: ByteGauge::new(self.limits.buffered_bytes),
             outgoing: ByteGauge::new(self.limits.outgoing_bytes),
             working: ByteGauge::new(self.limits.step_bytes),

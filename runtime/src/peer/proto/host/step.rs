@@ -74,6 +74,28 @@ impl HostSession {
         while let Some(early) = self.early.first_entry().filter(|early| *early.key() <= self.last_started) {
             early.remove();
         }
+        self.refused_early = self.refused_early.filter(|[_, last]| self.last_started < *last);
+    }
+
+    /// Returns whether something that has arrived for a step was perhaps dropped.
+    fn is_refused_early(&self, step: StepNumber) -> bool {
+        let is_kept = self.early.contains_key(&step);
+        !is_kept && self.refused_early.is_some_and(|[first, last]| first <= step && step <= last)
+    }
+
+    /// Makes room for what arrives for a step that has not begun. Returns whether there is room:
+    /// of too many such steps, the last ones fail when they start.
+    fn make_early_room(&mut self, step: StepNumber) -> bool {
+        let is_refused = self.is_refused_early(step);
+        if self.early.contains_key(&step) || is_refused || self.early.len() < MAX_EARLY_STEPS {
+            return !is_refused;
+        }
+        let (&highest, _) = self.early.last_key_value().expect("frames of other steps wait");
+        let refused = highest.max(step);
+        self.early.remove(&refused);
+        let [first, last] = self.refused_early.unwrap_or([refused; 2]);
+        self.refused_early = Some([first.min(refused), last.max(refused)]);
+        refused != step
     }
 
     /// Reports the failure of a step and stops it. It is over when the process reports its end.
@@ -113,13 +135,16 @@ impl Host {
         {
             return Err("a step whose participants are wrong".to_owned());
         }
-        let early = session.early.remove(&step);
-        session.skip(step);
-        let early = match early {
+        let is_refused = session.is_refused_early(step);
+        let early = match session.early.remove(&step) {
             Some(Some(frames)) => Ok(frames),
             Some(None) => Err(too_much_waits(&session.arrivals)),
+            None if is_refused => {
+                Err(exhausted(format!("messages of more than {MAX_EARLY_STEPS} steps came before the steps began")))
+            }
             None => Ok(Vec::new()),
         };
+        session.skip(step);
         let limit = if session.steps.len() >= self.limits.steps {
             Some(format!("{} steps of the session run at the peer, which allows no more", self.limits.steps))
         } else if work >= self.limits.work {
@@ -168,20 +193,24 @@ impl Host {
         Ok(())
     }
 
-    /// Handles a message from another participant, or from the owner.
+    /// Handles a message from another participant, or from the owner. The owner has told both which
+    /// process the sender is, and may have lied to one of them. So a message in a wrong name says
+    /// nothing against the sender, whose link other sessions use.
     pub(super) fn on_message(
         &mut self,
         slot: SessionSlot,
-        node: PeerKey,
+        (link, node): (LinkNumber, PeerKey),
         message: StepMessage,
         out: &mut Vec<HostOutput>,
     ) -> Result<(), String> {
         let session = &self.sessions[&slot];
         let sender = session.members.get(message.from.0 as usize).map(|member| member.entry.node);
-        if sender != Some(node) || message.from == session.you {
+        if sender == Some(node) && message.from != session.you {
+            self.arrived(slot, message.step, HostArrival::Message(message), out);
+        } else if session.link == link {
             return Err(format!("a message in the name of process {}", message.from));
         }
-        self.arrived(slot, message.step, HostArrival::Message(message), out)
+        Ok(())
     }
 
     /// Delivers what arrives for a step, or keeps it until the step begins.
@@ -191,15 +220,14 @@ impl Host {
         step: StepNumber,
         arrival: HostArrival,
         out: &mut Vec<HostOutput>,
-    ) -> Result<(), String> {
+    ) {
         let session = self.sessions.get_mut(&slot).expect("the session exists");
         let held = session.arrivals.hold(FRAME_BYTES + bytes_of(&arrival));
         if step <= session.last_started {
-            self.deliver(StepKey { session: slot, step }, arrival, held, out);
-            return Ok(());
+            return self.deliver(StepKey { session: slot, step }, arrival, held, out);
         }
-        if session.early.len() >= MAX_EARLY_STEPS && !session.early.contains_key(&step) {
-            return Err("messages for too many steps that have not begun".to_owned());
+        if !session.make_early_room(step) {
+            return;
         }
         let entry = session.early.entry(step).or_insert_with(|| Some(EarlyFrames::default()));
         match (entry.as_mut(), held) {
@@ -207,7 +235,22 @@ impl Host {
             // The step fails when it starts.
             _ => *entry = None,
         }
-        Ok(())
+    }
+
+    /// Fails a step for which a body was dropped, or notes that it fails when it starts.
+    pub(super) fn body_discarded(
+        &mut self,
+        slot: SessionSlot,
+        step: StepNumber,
+        error: WireError,
+        out: &mut Vec<HostOutput>,
+    ) {
+        let session = self.sessions.get_mut(&slot).expect("the session exists");
+        if step <= session.last_started {
+            session.fail_step(StepKey { session: slot, step }, error, out);
+        } else if session.make_early_room(step) {
+            session.early.insert(step, None);
+        }
     }
 
     /// Delivers what arrives for a step that runs, if there is room for it. Whatever is late is
@@ -310,6 +353,12 @@ impl Host {
             session.fail_step(StepKey { session: slot, step }, error, out);
         }
     }
+}
+
+/// Returns the error of something that waits for a body for which there was no room.
+pub(super) fn no_room_for_body(limit: u64) -> WireError {
+    exhausted(format!("more than {limit} bytes of large values arrive at the peer at once for sessions of one node"))
+        .help("send smaller values to other processes, or let fewer calls and iterations run at once")
 }
 
 /// The links to the other participants of a step.

@@ -1,10 +1,11 @@
 //! Limits of a session at a peer.
 
-use super::{Host, HostInput, HostLimits, HostOutput, LoadedAs, RequestKey, StepEnd};
+use super::{Admission, Host, HostInput, HostLimits, HostOutput, LoadedAs, RequestKey, StepEnd};
+use crate::peer::proto::codec::{BodyUse, Destination};
 use crate::peer::proto::frame::WireFrame;
 use crate::peer::proto::frame::{CallerFrame, Digest, Hello, LinkFrame, Open, PeerFrame, PeerKey, ProcessEntry};
 use crate::peer::proto::frame::{OWNER, ProcessNumber, ProgramNumber, RequestNumber, SessionId, Start, StepNumber};
-use crate::peer::proto::frame::{ValueId, WireErrorKind};
+use crate::peer::proto::frame::{PartMessage, StepMessage, ValueId, WireErrorKind};
 use crate::peer::proto::{LinkNumber, Time};
 use anabranch_dsl::{Bytes, HostTensor};
 use std::net::SocketAddr;
@@ -112,6 +113,46 @@ fn a_program_that_loads_for_too_long_is_refused_and_its_loading_ends() {
     played.out.clear();
     played.register();
     assert_ne!(played.loading(), key);
+}
+
+#[test]
+fn programs_of_one_owner_wait_for_each_other_while_they_load() {
+    let limits = HostLimits { loads: 2, load_bytes: 10, program_bytes: 5_000, ..HostLimits::default() };
+    let mut played = PlayedOwner::open(limits);
+    let register = |played: &mut PlayedOwner, n: u8, len: u8| {
+        let program = ProgramNumber(n.into());
+        played.frame(PeerFrame::Register { program, digest: Digest([n; 32]), len: len.into() });
+        played.frame(PeerFrame::Upload { program, bytes: vec![n; len.into()].into() });
+    };
+    // Returns what begins to load: the program, and the memory that it may take.
+    let begun = |played: &mut PlayedOwner| {
+        let loads = played.out.drain(..).filter_map(|output| match output {
+            HostOutput::Load { key, bytes, room, .. } => Some((key, bytes[0], room)),
+            _ => None,
+        });
+        loads.collect::<Vec<_>>()
+    };
+    (1..=6).for_each(|n| register(&mut played, n, if n == 4 { 20 } else { 4 }));
+    let [(first, 1, 4_996), (second, 2, _)] = begun(&mut played)[..] else { panic!("two programs load at once") };
+    assert_eq!(played.host.usage().work, 6);
+    // Who waits can give up.
+    played.frame(PeerFrame::Unregister { program: ProgramNumber(3) });
+    assert!(played.out.is_empty(), "it was not begun: {:?}", played.out);
+    assert_eq!((played.host.usage().work, played.host.library_usage()), (5, (5, 0)));
+    let loaded = |played: &mut PlayedOwner, key| {
+        played.input(HostInput::Loaded { key, outcome: Ok(LoadedAs { cut: Digest([0; 32]), bytes: 1_000 }) });
+        begun(played)
+    };
+    // A large one loads alone, and is not overtaken.
+    assert_eq!(loaded(&mut played, first), []);
+    let [(large, 4, _)] = loaded(&mut played, second)[..] else { panic!("the large program loads alone") };
+    let failed = Err(super::invalid("it is none"));
+    played.input(HostInput::Loaded { key: large, outcome: failed });
+    let rest: Vec<u8> = begun(&mut played).into_iter().map(|(_, n, _)| n).collect();
+    assert_eq!(rest, [5, 6]);
+    // What loads counts until it ends.
+    played.input(HostInput::LinkLost { link: OWNER_LINK, reason: "lost".to_owned() });
+    assert_eq!(played.host.usage().work, 2);
 }
 
 #[test]
@@ -333,4 +374,226 @@ fn a_value_that_is_released_counts_until_the_steps_that_read_it_have_ended() {
         played.input(HostInput::StepEnded { key, outcome: Ok(StepEnd::default()) });
         assert_eq!(played.host.usage().value_bytes, left);
     }
+}
+
+/// The link to another peer, which all sessions share.
+const SHARED_LINK: LinkNumber = LinkNumber(2);
+
+impl PlayedOwner {
+    /// Another peer has connected, and the session knows it as process 2.
+    fn open_with_peer() -> PlayedOwner {
+        let mut played = PlayedOwner::greeted(HostLimits::default());
+        played.input(HostInput::Linked { link: SHARED_LINK, node: key(2), is_introduced: false });
+        let hello = Hello { name: "b".to_owned(), incarnation: 1, devices: Vec::new() };
+        played.input(HostInput::Frame { link: SHARED_LINK, frame: WireFrame::Link(LinkFrame::Hello(hello)), body: 0 });
+        let entry = |n: u8| ProcessEntry { node: key(n), addr: None, is_needed: true };
+        played.frame(PeerFrame::Open(Open {
+            attempt: 1,
+            you: ProcessNumber(1),
+            processes: vec![entry(1), entry(0), entry(2)],
+            failure_timeout_ms: 1_000,
+            first_step: StepNumber(1),
+        }));
+        played.register();
+        let key = played.loading();
+        played.input(HostInput::Loaded { key, outcome: Ok(LoadedAs { cut: Digest([0; 32]), bytes: 1_000 }) });
+        played.out.clear();
+        played
+    }
+
+    /// The other peer sends a message of a step in the name of a process.
+    fn message(&mut self, step: u64, from: u32) {
+        let message = PartMessage::Credit { of: 0, tag: Vec::new(), finished: 1 };
+        let (step, from) = (StepNumber(step), ProcessNumber(from));
+        let message = StepMessage { step, from, from_part: 0, to_part: 0, message };
+        let frame = WireFrame::ToPeer { session: SessionId(1), frame: PeerFrame::Message(message) };
+        self.input(HostInput::Frame { link: SHARED_LINK, frame, body: 0 });
+    }
+
+    /// Starts a step with all processes. Returns how many messages it gets, or its error.
+    fn start_with_peer(&mut self, step: u64) -> Result<usize, String> {
+        self.out.clear();
+        self.frame(PeerFrame::Start(Start {
+            step: StepNumber(step),
+            program: ProgramNumber(0),
+            participants: vec![OWNER, ProcessNumber(1), ProcessNumber(2)],
+            deadline_ms: None,
+            vars: Vec::new(),
+            assigns: Vec::new(),
+            inputs: Vec::new(),
+        }));
+        let error = self.out.iter().find_map(|output| match output {
+            HostOutput::Send {
+                frame: WireFrame::ToCaller { frame: CallerFrame::Failed { failure, .. }, .. }, ..
+            } => Some(failure.error.message.clone()),
+            _ => None,
+        });
+        let delivered = self.out.iter().filter(|output| matches!(output, HostOutput::Deliver { .. })).count();
+        if let Some(key) = self.host.step_key(SessionId(1), StepNumber(step)) {
+            self.input(HostInput::StepEnded { key, outcome: Ok(StepEnd::default()) });
+        }
+        error.map_or(Ok(delivered), Err)
+    }
+
+    fn is_shared_link_closed(&self) -> bool {
+        self.out.iter().any(|output| matches!(output, HostOutput::CloseLink { link: SHARED_LINK, .. }))
+    }
+}
+
+#[test]
+fn a_message_in_a_wrong_name_is_dropped_and_the_link_stays() {
+    let mut played = PlayedOwner::open_with_peer();
+    // Their owner may have told the two peers different tables of processes.
+    for from in [0, 1, 7] {
+        played.message(1, from);
+    }
+    assert!(!played.is_shared_link_closed(), "{:?}", played.out);
+    assert_eq!(played.start_with_peer(1), Ok(0));
+}
+
+#[test]
+fn messages_of_too_many_steps_fail_the_last_of_these_steps_and_the_link_stays() {
+    let mut played = PlayedOwner::open_with_peer();
+    // A participant lies about steps that are far away. The next ones are not hurt.
+    (0..256).for_each(|n| played.message(1_000_000 + n, 2));
+    for step in 1..=3 {
+        played.message(step, 2);
+        assert_eq!(played.start_with_peer(step), Ok(1));
+    }
+    // An owner does not start its steps here.
+    (4..=300).for_each(|step| played.message(step, 2));
+    assert!(!played.is_shared_link_closed(), "{:?}", played.out);
+    assert_eq!(played.host.usage().early_steps, 256);
+    assert_eq!(played.start_with_peer(259), Ok(1));
+    // Later messages of these steps are dropped, too.
+    played.message(260, 2);
+    let error = "messages of more than 256 steps came before the steps began".to_owned();
+    assert_eq!(played.start_with_peer(260), Err(error));
+    assert!(!played.is_shared_link_closed(), "{:?}", played.out);
+    // When all of these are over, everything is as before.
+    assert!(played.start_with_peer(1_000_255).is_err());
+    played.message(1_000_256, 2);
+    assert_eq!(played.start_with_peer(1_000_256), Ok(1));
+}
+
+/// Links a node that only sessions know, which introduces itself.
+fn introduce(played: &mut PlayedOwner, link: LinkNumber, node: PeerKey) {
+    played.input(HostInput::Linked { link, node, is_introduced: true });
+    let hello = Hello { name: "c".to_owned(), incarnation: 1, devices: Vec::new() };
+    played.input(HostInput::Frame { link, frame: WireFrame::Link(LinkFrame::Hello(hello)), body: 0 });
+}
+
+#[test]
+fn what_introduced_nodes_send_counts_for_the_owner_of_the_session() {
+    let mut played = PlayedOwner::greeted(HostLimits { incoming_bytes: 100, ..HostLimits::default() });
+    let entry = |n: u8| ProcessEntry { node: key(n), addr: None, is_needed: n < 2 };
+    played.frame(PeerFrame::Open(Open {
+        attempt: 1,
+        you: ProcessNumber(1),
+        processes: vec![entry(1), entry(0), entry(2), entry(3)],
+        failure_timeout_ms: 1_000,
+        first_step: StepNumber(1),
+    }));
+    let (to, other) = (Destination::Peer(SessionId(1)), Destination::Peer(SessionId(9)));
+    let [second, third, stranger] = [2, 3, 4].map(LinkNumber);
+    introduce(&mut played, second, key(2));
+    introduce(&mut played, third, key(3));
+    let mut admit = |link: LinkNumber, to: Destination, len: u64| played.host.admit(link, to, len);
+    assert_eq!(admit(second, other, 1), Ok(Admission::Dropped), "there is no such session");
+    assert_eq!(admit(second, to, 60), Ok(Admission::Kept));
+    assert_eq!(admit(third, to, 60), Ok(Admission::Dropped), "both send for one owner");
+    assert_eq!(admit(OWNER_LINK, to, 40), Ok(Admission::Kept), "so does the owner");
+    assert_eq!(admit(OWNER_LINK, to, 1), Ok(Admission::Dropped));
+    // A node that the operator admits has its own share.
+    played.input(HostInput::Linked { link: LinkNumber(5), node: key(5), is_introduced: false });
+    let hello = Hello { name: "d".to_owned(), incarnation: 1, devices: Vec::new() };
+    let frame = WireFrame::Link(LinkFrame::Hello(hello));
+    played.input(HostInput::Frame { link: LinkNumber(5), frame, body: 0 });
+    assert_eq!(played.host.admit(LinkNumber(5), other, 100), Ok(Admission::Kept));
+    // What arrives, is cancelled, or is lost with its link, does not count any more.
+    played.input(HostInput::Cancelled { link: OWNER_LINK, to, len: 40 });
+    assert_eq!(played.host.usage().incoming_bytes, 160);
+    played.input(HostInput::LinkLost { link: second, reason: "lost".to_owned() });
+    assert_eq!(played.host.admit(third, to, 100), Ok(Admission::Kept));
+    assert!(played.host.admit(stranger, to, 1).is_err(), "there is no such link");
+    // Nobody is accused.
+    assert!(played.out.iter().all(|output| !matches!(output, HostOutput::CloseLink { .. })), "{:?}", played.out);
+}
+
+#[test]
+fn what_waits_for_a_body_without_room_fails_and_the_link_stays() {
+    let mut played = PlayedOwner::open_with_peer();
+    let session = SessionId(1);
+    let discard = |played: &mut PlayedOwner, link: LinkNumber, used_by: BodyUse| {
+        played.out.clear();
+        played.input(HostInput::Discarded { link, session, used_by });
+        let errors = played.out.iter().filter_map(|output| match output {
+            HostOutput::Send { frame: WireFrame::ToCaller { frame, .. }, .. } => match frame {
+                CallerFrame::RequestFailed { error, .. } | CallerFrame::Refused { error, .. } => Some(error.kind),
+                CallerFrame::Failed { failure, .. } => Some(failure.error.kind),
+                _ => None,
+            },
+            HostOutput::CloseLink { .. } => panic!("nobody broke the protocol"),
+            _ => None,
+        });
+        errors.collect::<Vec<_>>()
+    };
+    let exhausted = [WireErrorKind::ResourceExhausted];
+    assert_eq!(discard(&mut played, OWNER_LINK, BodyUse::Request(RequestNumber(4))), exhausted);
+    assert_eq!(discard(&mut played, SHARED_LINK, BodyUse::Request(RequestNumber(4))), [], "it is not the owner");
+    let program = ProgramNumber(7);
+    played.frame(PeerFrame::Register { program, digest: Digest([7; 32]), len: 9_000 });
+    assert_eq!(discard(&mut played, SHARED_LINK, BodyUse::Program(program)), []);
+    assert_eq!(discard(&mut played, OWNER_LINK, BodyUse::Program(program)), exhausted);
+    assert_eq!(played.host.usage().programs, 1);
+    // A step that has begun, and one that has not.
+    played.frame(PeerFrame::Start(Start {
+        step: StepNumber(1),
+        program: ProgramNumber(0),
+        participants: vec![OWNER, ProcessNumber(1), ProcessNumber(2)],
+        deadline_ms: None,
+        vars: Vec::new(),
+        assigns: Vec::new(),
+        inputs: Vec::new(),
+    }));
+    assert_eq!(discard(&mut played, SHARED_LINK, BodyUse::Step(StepNumber(1))), exhausted);
+    assert_eq!(discard(&mut played, SHARED_LINK, BodyUse::Step(StepNumber(2))), []);
+    assert!(played.start_with_peer(2).is_err());
+    assert_eq!(played.start_with_peer(3), Ok(0));
+}
+
+#[test]
+fn introduced_nodes_share_the_links_of_the_owner_of_their_session() {
+    let limits = HostLimits { introduced_links: [2, 3], ..HostLimits::default() };
+    let mut played = PlayedOwner::greeted(limits);
+    // Two owners introduce nodes.
+    let link = LinkNumber(2);
+    played.input(HostInput::Linked { link, node: key(2), is_introduced: false });
+    let hello = Hello { name: "b".to_owned(), incarnation: 1, devices: Vec::new() };
+    played.input(HostInput::Frame { link, frame: WireFrame::Link(LinkFrame::Hello(hello)), body: 0 });
+    for (owner, link, nodes) in [(1, OWNER_LINK, 10..20), (2, link, 20..30)] {
+        let entry = |n: u8| ProcessEntry { node: key(n), addr: None, is_needed: n == owner };
+        let frame = PeerFrame::Open(Open {
+            attempt: 1,
+            you: ProcessNumber(1),
+            processes: [owner, 0].into_iter().chain(nodes).map(entry).collect(),
+            failure_timeout_ms: 1_000,
+            first_step: StepNumber(1),
+        });
+        let frame = WireFrame::ToPeer { session: SessionId(owner.into()), frame };
+        played.input(HostInput::Frame { link, frame, body: 0 });
+    }
+    let opened = |played: &mut PlayedOwner, n: u8| {
+        let (link, may_connect) = (LinkNumber(n.into()), played.host.introduced(&key(n)));
+        played.out.clear();
+        introduce(played, link, key(n));
+        let is_closed = |output: &HostOutput| matches!(output, HostOutput::CloseLink { link: of, .. } if *of == link);
+        assert_eq!(played.out.iter().any(is_closed), !may_connect);
+        may_connect
+    };
+    let all: Vec<bool> = [10, 11, 12, 20, 21].map(|n| opened(&mut played, n)).to_vec();
+    assert_eq!(all, [true, true, false, true, false]);
+    played.input(HostInput::LinkLost { link: LinkNumber(10), reason: "lost".to_owned() });
+    assert_eq!([12, 13].map(|n| opened(&mut played, n)), [true, false]);
+    assert!(!played.host.introduced(&key(30)), "nobody has introduced it");
 }

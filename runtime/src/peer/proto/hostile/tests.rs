@@ -1,7 +1,8 @@
 //! Random and mutated frames.
 
-use super::super::codec::VERSION;
+use super::super::codec::{BodyUse, VERSION, encode_within};
 use super::super::frame::{OWNER, PartMessage, RequestNumber, SharedUse, Start, StepMessage, ValueId, WireError};
+use super::super::payload::INLINE;
 use super::super::random::Rng;
 use super::frames::string_frames;
 use super::*;
@@ -98,15 +99,18 @@ fn hostile_frames_neither_panic_nor_exceed_limits() {
 #[test]
 fn frames_survive_encoding() {
     let (mut rng, victims) = (Rng(corpus::seed()), Victims::new());
-    let mut bodies = 0;
+    // Payloads in a head, unless they are large, and all as bodies.
+    let mut bodies = [0, 0];
     for _ in 0..20_000 {
         let frame = rng.frame(&victims, 0);
-        let encoded = encode(frame.clone()).expect("a random frame can be encoded");
-        let body = encoded.body.map(|body| body.as_ref().to_vec().into());
-        bodies += usize::from(body.is_some());
-        assert_eq!(decode(&encoded.head, body), Ok(frame));
+        for (n, inline) in bodies.iter_mut().zip([INLINE, 0]) {
+            let encoded = encode_within(frame.clone(), inline).expect("a random frame can be encoded");
+            let body = encoded.body.map(|body| body.as_ref().to_vec().into());
+            *n += usize::from(body.is_some());
+            assert_eq!(decode(&encoded.head, body), Ok(frame.clone()));
+        }
     }
-    assert!(bodies > 100, "{bodies} bodies are too few");
+    assert!(bodies[0] > 100 && bodies[1] > 2 * bodies[0], "{bodies:?} bodies are too few");
     let (mut bodies, mut heads) = (0, 0);
     for frame in string_frames() {
         let encoded = encode(frame.clone()).expect("a frame can be encoded");
@@ -130,7 +134,7 @@ fn frames_that_say_something_wrong_are_rejected() {
     *head.last_mut().unwrap() = 2;
     assert_eq!(error(&head, None), "a boolean that is neither 0 nor 1");
     head[0] = 9;
-    assert_eq!(error(&head, None), "protocol version 9, not 1");
+    assert_eq!(error(&head, None), format!("protocol version 9, not {VERSION}"));
     assert_eq!(error(&[], None), "an empty head");
     assert_eq!(error(&[bools.head.clone(), vec![0]].concat(), None), "1 bytes after the frame");
     assert_eq!(error(&bools.head, Some(vec![0; 9_000])), "a body that the head does not announce");
@@ -138,7 +142,8 @@ fn frames_that_say_something_wrong_are_rejected() {
     assert_eq!(error(&large.head, None), "the body is missing");
     assert_eq!(error(&large.head, Some(vec![0; 4])), "a body of 4 bytes, not 20000");
     assert!(announce(&large.head, 4).is_err() && announce(&bools.head, 2).is_err());
-    let announced = Announced { to: Destination::Peer(SESSIONS[0]), step: None, element: 4 };
+    let announced =
+        Announced { to: Destination::Peer(SESSIONS[0]), used_by: BodyUse::Request(RequestNumber(1)), element: 4 };
     assert_eq!(announce(&large.head, 20_000), Ok(announced));
 }
 
@@ -204,16 +209,22 @@ fn only_the_link_that_opened_a_session_commands_it() {
 #[test]
 fn a_message_must_come_from_the_process_that_it_names() {
     let mut victims = Victims::new();
+    // Returns whether the link was closed, and whether the message waits for its step.
     let mut message = |link: usize, from: u32| {
         let message = PartMessage::Credit { of: 0, tag: Vec::new(), finished: 1 };
         let (step, from) = (StepNumber(1), ProcessNumber(from));
         let message = StepMessage { step, from, from_part: 0, to_part: 0, message };
-        is_closed_for(&mut victims, link, PeerFrame::Message(message))
+        let before = victims.host.usage().buffered_bytes;
+        let is_closed = is_closed_for(&mut victims, link, PeerFrame::Message(message));
+        (is_closed, victims.host.usage().buffered_bytes > before)
     };
-    assert!(!message(1, 2), "the link of process 2 may send in its name");
-    assert!(message(1, 0) && message(1, 1) && message(1, 7));
-    assert!(message(2, 2), "a stranger may not");
-    assert!(!message(0, 0) && message(0, 2));
+    assert_eq!(message(1, 2), (false, true), "the link of process 2 may send in its name");
+    for from in [0, 1, 7] {
+        assert_eq!(message(1, from), (false, false), "the owner may have lied to process 2");
+    }
+    assert_eq!(message(2, 2), (false, false), "a stranger may not");
+    assert_eq!(message(0, 0), (false, true));
+    assert!(message(0, 2).0, "the owner has made the table");
 }
 
 #[test]

@@ -4,12 +4,14 @@ use super::user::User;
 use super::work::PartRun;
 use super::{Rng, Seen, mix};
 use crate::peer::proto::caller::{CallerInput, LinkLoss};
-use crate::peer::proto::codec::{announce, decode, encode};
+use crate::peer::proto::codec::{Announced, Destination, announce, decode, encode};
 use crate::peer::proto::frame::ValueId;
 use crate::peer::proto::frame::{
     CallerFrame, Hello, LinkFrame, PeerFrame, PeerKey, ProcessNumber, SessionId, StepNumber, WireFrame,
 };
-use crate::peer::proto::host::{Host, HostInput, HostLimits, HostOutput, ProgramKey, SessionSlot, SharedValue};
+use crate::peer::proto::host::{
+    Admission, Host, HostInput, HostLimits, HostOutput, ProgramKey, SessionSlot, SharedValue,
+};
 use crate::peer::proto::{LinkNumber, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -432,9 +434,15 @@ impl ClusterModel {
         let len = body.as_ref().map_or(0, |body| body.len() as u64);
         if len > 0 {
             let admitted = announce(head, len).map_err(|error| error.to_string());
-            let admitted = admitted.and_then(|announced| self.nodes[node].host.admit(link, announced.to, len));
-            if let Err(error) = admitted {
-                return self.wrong(format!("a body is not admitted: {error}"));
+            let admitted = admitted.and_then(|Announced { to, used_by, .. }| {
+                Ok((to, used_by, self.nodes[node].host.admit(link, to, len)?))
+            });
+            match admitted {
+                Ok((_, _, Admission::Kept)) => {}
+                Ok((Destination::Peer(session), used_by, Admission::Dropped)) => {
+                    return self.inform_host(node, HostInput::Discarded { link, session, used_by });
+                }
+                other => return self.wrong(format!("a body is not admitted: {other:?}")),
             }
         }
         match decode(head, body.map(Into::into)) {

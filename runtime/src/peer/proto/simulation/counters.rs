@@ -30,6 +30,8 @@ struct CounterOwner {
     phase: CounterPhase,
     /// The outcome of handing over the value, if it is committed at once.
     prepared: Option<Answered>,
+    /// Whether the counter was incremented, if that is known.
+    is_done: Option<bool>,
 }
 
 /// How far an increment is at a peer. Most phases wait for a request.
@@ -89,6 +91,7 @@ impl ClusterModel {
             counter: None,
             phase: CounterPhase::Idle,
             prepared: None,
+            is_done: None,
         };
         let owners = processes.into_iter().map(|process| (process, self.rng.below(2))).map(owner).collect();
         self.go_on(node, Increment { owners });
@@ -120,6 +123,7 @@ impl ClusterModel {
                     *unknown -= 1;
                 }
                 *known += i64::from(outcome.is_ok());
+                owner.is_done = (!is_unknown).then_some(outcome.is_ok());
                 self.seen.increments += usize::from(outcome.is_ok());
                 self.seen.unknown += usize::from(is_unknown);
             }
@@ -216,11 +220,13 @@ impl ClusterModel {
                 increment.owners[index].phase = CounterPhase::Preparing(prepare);
             }
         } else if all(&increment, |phase| phase == CounterPhase::Prepared) && self.rng.below(3) > 0 {
-            for index in 0..increment.owners.len() {
-                self.decide(node, &mut increment, index);
-            }
+            self.decide(node, &mut increment);
         }
         if all(&increment, |phase| phase == CounterPhase::Done) {
+            let is_done = |done: bool| increment.owners.iter().any(|owner| owner.is_done == Some(done));
+            if is_done(true) && is_done(false) {
+                self.wrong(format!("one half of an increment has happened, and the other has not: {increment:?}"));
+            }
             self.release_increment(node, increment);
         } else {
             self.user(node).increments.push(increment);
@@ -238,24 +244,22 @@ impl ClusterModel {
         }
     }
 
-    /// Decides that an increment at several peers happens at one of them.
-    fn decide(&mut self, node: usize, increment: &mut Increment, index: usize) {
-        let CounterOwner { process, lock, ref counter, .. } = increment.owners[index];
-        let lock = lock.expect("the counter is locked");
-        let counter = counter.clone().expect("the counter was acquired");
-        // The decision is told when the peer is back.
-        self.increments.entry(counter.clone()).or_default().1 += 1;
-        let decided = self.call(node, |caller, now, out| caller.decide(process, lock, true, (now, ms(900)), out));
-        let owner = &mut increment.owners[index];
-        owner.lock = None;
-        owner.phase = match &decided {
-            Ok(decide) => CounterPhase::Deciding(*decide),
-            Err(_) => CounterPhase::Done,
+    /// Decides that an increment at several peers happens.
+    fn decide(&mut self, node: usize, increment: &mut Increment) {
+        let lock = |owner: &mut CounterOwner| (owner.process, owner.lock.take().expect("the counter is locked"));
+        let locks: Vec<(ProcessNumber, LockNumber)> = increment.owners.iter_mut().map(lock).collect();
+        let decided = self.call(node, |caller, now, out| caller.decide_all(&locks, (now, ms(900)), out));
+        let Ok(requests) = decided else {
+            increment.owners.iter_mut().for_each(|owner| owner.phase = CounterPhase::Done);
+            return;
         };
-        if let Err(error) = decided {
-            self.seen.unknown += 1;
-            if !is_of_unknown_commit(&error) {
-                self.wrong(format!("an increment that may happen later fails: {}", error.message));
+        for (owner, request) in increment.owners.iter_mut().zip(requests) {
+            let counter = owner.counter.clone().expect("the counter was acquired");
+            // It has happened when the peer answers.
+            self.increments.entry(counter).or_default().1 += 1;
+            match request {
+                Ok(decide) => owner.phase = CounterPhase::Deciding(decide),
+                Err(error) => self.wrong(format!("a peer that holds a lock is not told: {}", error.message)),
             }
         }
     }
