@@ -117,9 +117,10 @@ use proc_macro::TokenStream;
 ///
 /// Under a tensor condition, it is an error to use a `Cell` or `RefCell` of tensors, or a variable
 /// that holds mutable references: a vector, option, result or iterator of them, a pair that ends in
-/// one, or a closure that modifies a variable. Modifications through other shared references, and
-/// through a `&mut` inside a struct of your own, are not seen. If a tensor leaves its branch in
-/// this way, its use is an error.
+/// one, a guard of a `RefCell` or `Mutex`, or a closure that modifies a variable. Modifications
+/// through other shared references, by a parameter of type `impl FnOnce()`, and through a `&mut`
+/// inside a struct of your own, are not seen. If a tensor leaves its branch in this way, its use is
+/// an error.
 ///
 /// # Host conditions
 ///

@@ -70,6 +70,15 @@ pub(crate) struct UsedPlace {
     pub(crate) expr: PlaceExpr,
     /// The receiver, if the place is only used to call a method with a known name.
     pub(crate) receiver: Option<ReceiverExpr>,
+    /// Whether the place is a closure that is called and modifies a captured variable.
+    pub(crate) is_closure: bool,
+}
+
+impl UsedPlace {
+    /// Returns the use of a place by code that may do anything with it.
+    pub(crate) fn of(expr: PlaceExpr) -> UsedPlace {
+        UsedPlace { expr, receiver: None, is_closure: false }
+    }
 }
 
 /// A variable declared by `let x;` that is initialized in the arms of an `if` or in the body of a

@@ -1,7 +1,7 @@
 //! The constructs around the current node: their ends, and the variables that live on after them.
 
 use super::state::{Analysis, CodeContext, Construct, ConstructKind, GivenInside};
-use crate::graph::facts::{Closed, Deferred};
+use crate::graph::facts::{Closed, Deferred, UsedPlace};
 use crate::graph::names;
 use crate::graph::place::{BindingId, Place, PlaceExpr, Places};
 use crate::graph::variables::Access;
@@ -48,6 +48,9 @@ impl Analysis<'_> {
                 && self.dies_around(place);
             if !dies || places.iter().any(|p| p.overlaps(place)) {
                 places.add(place.clone());
+            } else if place.is_certain() && !self.bindings[place.binding].is_known {
+                // The variable may hold a mutable reference, whose target lives on.
+                construct.add_used(place.binding, &UsedPlace::of(place.written.clone()));
             }
         }
         let deferred = self.close_deferred(&mut construct, &mut places);

@@ -63,6 +63,9 @@ impl Analysis<'_> {
                 Part::Node { node, .. } => self.node(node, CodeContext::default()),
                 Part::Change { place, how, is_value } => {
                     let skip = if *is_value { position.value_of } else { 0 };
+                    if *how == Change::Perhaps {
+                        self.called(place);
+                    }
                     self.change(place.expr.clone(), self.ids[place.variable], how, skip);
                 }
                 Part::Declare(variables) => self.declare(variables),

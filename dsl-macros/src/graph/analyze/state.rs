@@ -73,9 +73,9 @@ impl<'a> Analysis<'a> {
         }
     }
 
-    /// Declares a helper variable, which constructs modify.
+    /// Declares a helper variable, which constructs modify. Its type is known.
     pub(super) fn declare_helper(&mut self) -> BindingId {
-        self.bindings.push(Binding { access: Access::Mut, deferred: false, given: None, is_known: false });
+        self.bindings.push(Binding { access: Access::Mut, deferred: false, given: None, is_known: true });
         self.bindings.len() - 1
     }
 
@@ -180,6 +180,16 @@ impl Construct {
     /// Returns the label of the current arm.
     pub(super) fn label(&self) -> Lifetime {
         names::label(["arm", "other"][self.arm], self.index, self.name.span())
+    }
+
+    /// Adds a place that is used inside.
+    pub(super) fn add_used(&mut self, id: BindingId, used: &UsedPlace) {
+        let path = |u: &UsedPlace| u.expr.prefixes().last().map(ToString::to_string);
+        let covers =
+            |u: &UsedPlace| (u.receiver.is_none() || u.receiver == used.receiver) && (u.is_closure || !used.is_closure);
+        if !self.used.iter().any(|(_, u)| covers(u) && path(u) == path(used)) {
+            self.used.push((id, used.clone()));
+        }
     }
 
     /// Returns the slot of a variable that is initialized in the construct.

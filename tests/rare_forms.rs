@@ -1,0 +1,90 @@
+//! Forms of Rust that are rare in models, on tensors, on host values, and in plain Rust.
+
+macro_rules! forms {
+    (($(#[$attribute:meta])*)) => {
+        #[derive(anabranch::Carry, Clone, Copy)]
+        pub struct Cell<T> {
+            h: T,
+        }
+
+        #[derive(anabranch::Carry, Clone, Copy)]
+        pub struct Cells<T> {
+            first: Cell<T>,
+            second: Cell<T>,
+        }
+
+        impl Cells<Int> {
+            fn new(x: Int) -> Cells<Int> {
+                Cells { first: Cell { h: x }, second: Cell { h: x + 1 } }
+            }
+            fn first(&mut self) -> &mut Cell<Int> {
+                &mut self.first
+            }
+            fn both(&mut self) -> (&mut Cell<Int>, &mut Cell<Int>) {
+                (&mut self.first, &mut self.second)
+            }
+            fn sum(&self) -> Int {
+                self.first.h * 1000 + self.second.h
+            }
+        }
+
+        $(#[$attribute])*
+        fn return_before_field(cells: &mut Cells<Int>, x: Int) {
+            let cell = cells.first();
+            if x > 0 {
+                return;
+            }
+            cell.h = x * 10;
+        }
+        $(#[$attribute])*
+        fn field_in_each_arm(cells: &mut Cells<Int>, x: Int) {
+            let (a, b) = cells.both();
+            if x > 0 {
+                a.h = x * 10;
+            } else {
+                b.h = x * 20;
+            }
+        }
+        $(#[$attribute])*
+        fn rest_after_loop(cells: &mut Cells<Int>, x: Int) {
+            let cell = cells.first();
+            let mut y = x;
+            while y < 10 {
+                if y == 4 {
+                    return;
+                }
+                y += 2;
+            }
+            cell.h = y;
+        }
+        pub fn references_from_methods(x: Int) -> Int {
+            let mut cells = Cells::new(x);
+            return_before_field(&mut cells, x);
+            field_in_each_arm(&mut cells, x + 1);
+            rest_after_loop(&mut cells, x + 2);
+            cells.sum()
+        }
+        $(#[$attribute])*
+        pub fn continue_before_field(x: Int) -> Int {
+            let mut cells = Cells::new(x);
+            for i in up_to(int(4)) {
+                let cell = cells.first();
+                if cell.h > 4 {
+                    continue;
+                }
+                cell.h = cell.h + i + x;
+            }
+            cells.sum()
+        }
+    };
+}
+
+mod form {
+    agree!(modules [staged plain host] of forms []);
+}
+
+#[test]
+fn references_from_methods_are_carried_at_the_end_of_a_body() {
+    agree!(form::references_from_methods as plain, host over -12..12);
+    agree!(form::continue_before_field as plain, host over -3..8);
+}
