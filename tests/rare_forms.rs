@@ -13,6 +13,14 @@ macro_rules! forms {
             second: Cell<T>,
         }
 
+        impl Cell<Int> {
+            /// Has the name of a method that modifies nothing in other types.
+            fn clamp(&mut self, x: Int) -> Int {
+                self.h += x;
+                self.h
+            }
+        }
+
         impl Cells<Int> {
             fn new(x: Int) -> Cells<Int> {
                 Cells { first: Cell { h: x }, second: Cell { h: x + 1 } }
@@ -25,6 +33,10 @@ macro_rules! forms {
             }
             fn sum(&self) -> Int {
                 self.first.h * 1000 + self.second.h
+            }
+            fn bump(&mut self) -> Int {
+                self.first.h += 1;
+                self.first.h
             }
         }
 
@@ -76,6 +88,25 @@ macro_rules! forms {
             }
             cells.sum()
         }
+        $(#[$attribute])*
+        pub fn left_side_before_change(x: Int) -> Int {
+            let mut cells = Cells::new(x);
+            let mut y = int(0);
+            if cells.first.h < (if x > 0 { cells.bump() } else { x }) {
+                y += 1;
+            }
+            if cells.second.h == { if x > 2 { cells.second.h *= 2; } x + 1 } {
+                y += 2;
+            }
+            y * 1000 + cells.sum()
+        }
+        $(#[$attribute])*
+        pub fn receiver_before_change(x: Int) -> Int {
+            let mut cells = Cells::new(x);
+            let y = cells.first.h.clamp(x - 100, if x > 0 { cells.bump() } else { x });
+            let z = cells.second.clamp(if x > 2 { cells.sum() } else { x });
+            y * 100 + z * 10 + cells.sum()
+        }
     };
 }
 
@@ -87,4 +118,10 @@ mod form {
 fn references_from_methods_are_carried_at_the_end_of_a_body() {
     agree!(form::references_from_methods as plain, host over -12..12);
     agree!(form::continue_before_field as plain, host over -3..8);
+}
+
+#[test]
+fn operands_are_copied_before_later_operands_change_them() {
+    agree!(form::left_side_before_change as plain, host over -3..8);
+    agree!(form::receiver_before_change as plain, host over -3..8);
 }

@@ -249,6 +249,9 @@ pub(crate) struct OperandFacts {
     pub(crate) bound: Vec<(usize, usize)>,
     /// Whether the left side of a comparison is copied first.
     pub(crate) copies_left: bool,
+    /// The number of the variable for a left side or receiver that is copied first if its type is
+    /// `Copy`.
+    pub(crate) early: Option<usize>,
     pub(crate) is_statement: bool,
 }
 
