@@ -107,6 +107,22 @@ macro_rules! forms {
             let z = cells.second.clamp(if x > 2 { cells.sum() } else { x });
             y * 100 + z * 10 + cells.sum()
         }
+        /// The number of the variable for the assigned value is that of the last `if`, too.
+        $(#[$attribute])*
+        pub fn assigned_value_with_a_return(x: Int) -> Int {
+            let k = 2;
+            let near = (0..3).contains(&k);
+            let mut y = x;
+            y = if x > 1 {
+                if x > 4 {
+                    return x;
+                }
+                y + 1
+            } else {
+                y
+            };
+            if near { y * 2 } else { y }
+        }
     };
 }
 
@@ -124,4 +140,9 @@ fn references_from_methods_are_carried_at_the_end_of_a_body() {
 fn operands_are_copied_before_later_operands_change_them() {
     agree!(form::left_side_before_change as plain, host over -3..8);
     agree!(form::receiver_before_change as plain, host over -3..8);
+}
+
+#[test]
+fn helper_variables_have_different_names() {
+    agree!(form::assigned_value_with_a_return as plain, host over -3..8);
 }
