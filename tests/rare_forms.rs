@@ -123,6 +123,16 @@ macro_rules! forms {
             };
             if near { y * 2 } else { y }
         }
+        $(#[$attribute])*
+        pub fn raw_identifier(x: Int) -> Int {
+            let r#type;
+            if x > 0 {
+                r#type = x * 2;
+            } else {
+                r#type = x - 1;
+            }
+            r#type
+        }
     };
 }
 
@@ -145,4 +155,5 @@ fn operands_are_copied_before_later_operands_change_them() {
 #[test]
 fn helper_variables_have_different_names() {
     agree!(form::assigned_value_with_a_return as plain, host over -3..8);
+    agree!(form::raw_identifier as plain, host over -3..4);
 }

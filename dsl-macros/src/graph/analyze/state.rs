@@ -9,6 +9,7 @@ use crate::graph::tree::JumpKind;
 use crate::graph::variables::{Access, VarId, Variable};
 use proc_macro2::{Ident, Span};
 use std::rc::Rc;
+use syn::ext::IdentExt;
 use syn::{Lifetime, Type};
 
 /// The state of the walk over a tree.
@@ -194,7 +195,7 @@ impl Construct {
 
     /// Returns the slot of a variable that is initialized in the construct.
     pub(super) fn slot_of(&self, var: &Ident) -> Ident {
-        names::helper(&format!("{var}_"), self.index, var.span())
+        names::helper(&format!("{}_", var.unraw()), self.index, var.span())
     }
 }
 

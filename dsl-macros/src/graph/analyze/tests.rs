@@ -207,3 +207,8 @@ fn calls_of_closures_that_modify_captures_are_checked() {
     assert_eq!(checks("fn f() { let mut y = x; let set = || { drop(s); y = z; }; set(); if c { g(); } y }"), 0);
     assert_eq!(checks("fn f() { let get = || { drop(s); z }; if c { get(); } }"), 0);
 }
+
+#[test]
+fn a_raw_identifier_may_be_initialized_in_arms() {
+    assert!(carried("fn f() -> T { let r#type; if c { r#type = x; } else { r#type = y; } r#type }").is_empty());
+}
