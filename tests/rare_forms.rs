@@ -133,6 +133,28 @@ macro_rules! forms {
             }
             r#type
         }
+        $(#[$attribute])*
+        pub fn arms_that_panic(x: Int) -> Int {
+            let y;
+            if x > -100 {
+                y = x * 2;
+            } else {
+                panic!("too small");
+            }
+            let z;
+            match x {
+                0 => z = y + 3,
+                -100..=100 => z = y + 1,
+                _ => unreachable!(),
+            }
+            let n;
+            if 2 > 1 {
+                n = 3;
+            } else {
+                unreachable!()
+            }
+            y * 100 + z + n
+        }
     };
 }
 
@@ -156,4 +178,9 @@ fn operands_are_copied_before_later_operands_change_them() {
 fn helper_variables_have_different_names() {
     agree!(form::assigned_value_with_a_return as plain, host over -3..8);
     agree!(form::raw_identifier as plain, host over -3..4);
+}
+
+#[test]
+fn arms_that_panic_need_not_initialize() {
+    agree!(form::arms_that_panic as plain, host over -3..8);
 }

@@ -96,9 +96,9 @@ use proc_macro::TokenStream;
 /// therefore have the same type and shape as the value at the end, and a host value cannot be
 /// returned under a tensor condition.
 ///
-/// A variable may be initialized in both arms of an `if`, in a `loop`, or before a jump. A loop
-/// does not change the shape of a variable, unless `x.with_dynamic(axis)` declares an extent that
-/// changes.
+/// A variable may be initialized in both arms of an `if`, in a `loop`, or before a jump. An arm
+/// that panics need not initialize it. A loop does not change the shape of a variable, unless
+/// `x.with_dynamic(axis)` declares an extent that changes.
 ///
 /// # What counts as a modification
 ///

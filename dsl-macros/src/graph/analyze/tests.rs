@@ -212,3 +212,19 @@ fn calls_of_closures_that_modify_captures_are_checked() {
 fn a_raw_identifier_may_be_initialized_in_arms() {
     assert!(carried("fn f() -> T { let r#type; if c { r#type = x; } else { r#type = y; } r#type }").is_empty());
 }
+
+#[test]
+fn an_arm_that_panics_need_not_initialize() {
+    let analyzed = |arm: &str| {
+        let (cx, function) =
+            (Ctxt::new(), tree(&format!("fn f() -> T {{ let y; if c {{ y = x; }} else {{ {arm} }} y }}")));
+        analyze(&cx, &function);
+        cx.finish()
+    };
+    for arm in ["panic!(\"{n}\");", "unreachable!()", "g(); panic!()"] {
+        analyzed(arm).unwrap();
+    }
+    for arm in ["g();", "if d { panic!(); }", "println!();", "g(|| panic!())"] {
+        assert!(analyzed(arm).is_err(), "{arm}");
+    }
+}
