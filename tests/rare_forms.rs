@@ -155,6 +155,17 @@ macro_rules! forms {
             }
             y * 100 + z + n
         }
+        $(#[$attribute])*
+        pub fn coerced_in_arms(x: Int) -> Int {
+            let kind = 1;
+            let act: Box<dyn Fn(Int) -> Int>;
+            if kind == 1 {
+                act = Box::new(|v| v * 2);
+            } else {
+                act = Box::new(|v| v + 1);
+            }
+            act(x)
+        }
     };
 }
 
@@ -183,4 +194,9 @@ fn helper_variables_have_different_names() {
 #[test]
 fn arms_that_panic_need_not_initialize() {
     agree!(form::arms_that_panic as plain, host over -3..8);
+}
+
+#[test]
+fn values_of_arms_are_coerced_to_the_declared_type() {
+    agree!(form::coerced_in_arms as plain, host over -3..8);
 }

@@ -129,7 +129,9 @@ use proc_macro::TokenStream;
 ///
 /// Any other condition may be a tensor, so its arms are emitted as two blocks. Tracing runs one of
 /// them for a `bool`, and both for a tensor. A variable that was moved out of therefore cannot be
-/// assigned in an arm, and a temporary that an arm borrows does not outlive the arm.
+/// assigned in an arm, and a temporary that an arm borrows does not outlive the arm. The values of
+/// the arms have one type: Rust does not coerce two functions, or a `&String` and a `&str`, to a
+/// common one. A variable that is declared by `let x: T;` is coerced to its type.
 #[proc_macro_attribute]
 pub fn graph(arguments: TokenStream, item: TokenStream) -> TokenStream {
     graph::expand(arguments.into(), item.into()).into()

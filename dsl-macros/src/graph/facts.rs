@@ -88,6 +88,8 @@ impl UsedPlace {
 pub(crate) struct Deferred {
     pub(crate) var: Ident,
     pub(crate) is_mut: bool,
+    /// The declared type, to which Rust coerces each value.
+    pub(crate) ty: Option<Rc<Type>>,
     /// The arms that initialize the variable.
     pub(crate) given_in: [bool; 2],
     /// The arms whose value is not visible after the construct.

@@ -82,10 +82,10 @@ impl Analysis<'_> {
     fn close_deferred(&mut self, construct: &mut Construct, places: &mut Places) -> Vec<Deferred> {
         let mut deferred = Vec::new();
         for GivenInside { var, id, arms: given_in } in std::mem::take(&mut construct.deferred) {
-            let is_mut = self.bindings[id].access == Access::Mut;
+            let (is_mut, ty) = (self.bindings[id].access == Access::Mut, self.bindings[id].ty.clone());
             let own = [0, 1].map(|arm| given_in[arm] && self.stays_in_arm(construct, arm, id));
             if given_in == own {
-                deferred.push(Deferred { var, is_mut, given_in, own, slot: None });
+                deferred.push(Deferred { var, is_mut, ty, given_in, own, slot: None });
                 continue;
             }
             if !self.constructs.iter().any(|c| id < c.first_inside) {
@@ -97,7 +97,7 @@ impl Analysis<'_> {
                 let written = PlaceExpr::variable(slot, var.span());
                 places.add(Place { written, binding: BindingId::MAX - deferred.len(), receivers: Vec::new() });
             }
-            deferred.push(Deferred { var, is_mut, given_in, own, slot });
+            deferred.push(Deferred { var, is_mut, ty, given_in, own, slot });
         }
         deferred
     }

@@ -142,6 +142,10 @@ impl Analysis<'_> {
                     self.code(diverge, CodeContext::statement());
                 }
                 self.declare(&local.declared);
+                if let ([variable], None) = (&local.declared[..], &local.init) {
+                    let binding = self.ids[*variable];
+                    self.bindings[binding].ty.clone_from(&local.expected);
+                }
             }
             StatementKind::Expr(code, _) => {
                 self.code(code, if stmt.is_end { position.clone() } else { CodeContext::statement() });

@@ -70,13 +70,13 @@ impl<'a> Analysis<'a> {
         for &id in variables {
             self.ids[id] = self.bindings.len();
             let Variable { access, is_deferred, is_known, .. } = self.variables[id];
-            self.bindings.push(Binding { access, deferred: is_deferred, given: None, is_known });
+            self.bindings.push(Binding { access, deferred: is_deferred, given: None, is_known, ty: None });
         }
     }
 
     /// Declares a helper variable, which constructs modify. Its type is known.
     pub(super) fn declare_helper(&mut self) -> BindingId {
-        self.bindings.push(Binding { access: Access::Mut, deferred: false, given: None, is_known: true });
+        self.bindings.push(Binding { access: Access::Mut, deferred: false, given: None, is_known: true, ty: None });
         self.bindings.len() - 1
     }
 
@@ -127,6 +127,8 @@ pub(super) struct Binding {
     /// value here.
     pub(super) given: Option<usize>,
     pub(super) is_known: bool,
+    /// The declared type, if the variable is deferred and the type can be written again.
+    pub(super) ty: Option<Rc<Type>>,
 }
 
 /// The kind of a construct.

@@ -118,8 +118,8 @@ pub(super) fn slots(deferred: &[Deferred], here: Span) -> (TokenStream, Option<T
 pub(super) fn arm_block(i: usize, arm: &Arm, deferred: &[Deferred], value: Option<&Ident>) -> TokenStream {
     let stmts = &arm.block.stmts;
     let declarations = deferred.iter().filter(|d| d.is_declared_in(i)).map(|d| {
-        let (var, is_mut) = (&d.var, d.is_mut.then(|| quote!(mut)));
-        quote!(#[allow(unused_mut, unused_assignments, reason = "it stands for the outer one")] let #is_mut #var;)
+        let (var, is_mut, ty) = (&d.var, d.is_mut.then(|| quote!(mut)), d.ty.as_ref().map(|ty| quote!(: #ty)));
+        quote!(#[allow(unused_mut, unused_assignments, reason = "it stands for the outer one")] let #is_mut #var #ty;)
     });
     // An arm without a value for a variable panics.
     let given = deferred.iter().filter(|d| arm.ends && d.given_in[i]);
