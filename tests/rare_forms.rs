@@ -156,6 +156,12 @@ macro_rules! forms {
             y * 100 + z + n
         }
         $(#[$attribute])*
+        pub fn asserted_ranges(x: Int) -> Int {
+            assert!((-100..=100).contains(&x));
+            assert!(matches!(x, -100..=100) && !matches!(x, 101 | 102));
+            x
+        }
+        $(#[$attribute])*
         pub fn coerced_in_arms(x: Int) -> Int {
             let kind = 1;
             let act: Box<dyn Fn(Int) -> Int>;
@@ -194,6 +200,13 @@ fn helper_variables_have_different_names() {
 #[test]
 fn arms_that_panic_need_not_initialize() {
     agree!(form::arms_that_panic as plain, host over -3..8);
+}
+
+#[test]
+fn tests_of_numbers_are_asserted() {
+    agree!(form::asserted_ranges as plain, host over -3..8);
+    let error = crate::support::error_of(form::staged::asserted_ranges, 101);
+    assert!(error.message.contains("contains"), "{error}");
 }
 
 #[test]

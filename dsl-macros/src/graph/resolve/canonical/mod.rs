@@ -34,7 +34,7 @@ mod switch;
 #[cfg(test)]
 mod tests;
 
-pub(super) use comparisons::matches_arguments;
+pub(super) use comparisons::{matches_arguments, tests_literals};
 pub(super) use constants::is_number;
 pub(super) use depth::in_blocks;
 pub(super) use first_values::FirstValues;
