@@ -94,7 +94,8 @@ use proc_macro::TokenStream;
 ///
 /// Code after a jump runs only if the jump is not taken. A value that is returned early must
 /// therefore have the same type and shape as the value at the end, and a host value cannot be
-/// returned under a tensor condition.
+/// returned under a tensor condition. A jump under a tensor condition cannot leave a part of a
+/// larger expression, such as an argument, because the rest of the expression would be evaluated.
 ///
 /// A variable may be initialized in both arms of an `if`, in a `loop`, or before a jump. An arm
 /// that panics need not initialize it. A loop does not change the shape of a variable, unless

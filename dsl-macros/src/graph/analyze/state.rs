@@ -24,6 +24,8 @@ pub(super) struct Analysis<'a> {
     pub(super) targets: Vec<JumpTarget>,
     pub(super) flags: Vec<OpenFlag>,
     pub(super) sequences: Vec<OpenSequence>,
+    /// The operands around the current node, in the current function.
+    pub(super) operands: Vec<OpenOperand>,
     /// For each condition type that a flag needs: its index, and the declaring flag's index.
     pub(super) types: Vec<(usize, usize)>,
     /// Constructs from this index on are in the same function or closure as the current node.
@@ -49,6 +51,7 @@ impl<'a> Analysis<'a> {
             targets: Vec::new(),
             flags: Vec::new(),
             sequences: Vec::new(),
+            operands: Vec::new(),
             types: Vec::new(),
             function_start: 0,
             first_of_function: 0,
@@ -252,6 +255,14 @@ pub(super) struct OpenSequence {
     pub(super) at: Span,
     /// The destinations of jumps out of the block, and their labels.
     pub(super) ways: Vec<(Way, Lifetime)>,
+}
+
+/// A part of a larger expression, which goes on after it.
+pub(super) struct OpenOperand {
+    /// Targets from this index on are inside the operand.
+    pub(super) targets: usize,
+    /// Constructs from this index on are inside the operand.
+    pub(super) constructs: usize,
 }
 
 /// The destination of a jump.

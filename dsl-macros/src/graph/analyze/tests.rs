@@ -197,6 +197,31 @@ fn types_of_what_dies_at_the_end_are_checked() {
     assert!(checked("fn f() { let x; if c { return 1; } x = 1; h() }").is_empty());
 }
 
+/// Returns the number of constructs in which a jump of a body may not be staged.
+fn checks_of_jumps(function: &str) -> usize {
+    let text = crate::graph::expand(TokenStream::new(), function.parse().unwrap()).to_string();
+    text.matches("allows_nested_jump").count()
+}
+
+#[test]
+fn jumps_out_of_operands_are_checked() {
+    let in_loop = |body: &str| checks_of_jumps(&format!("fn f() {{ 'a: while c {{ {body} }} }}"));
+    assert_eq!(in_loop("y = { if d { if e { break; } y += 1; } y } + 1;"), 2);
+    assert_eq!(in_loop("v.push({ while d { if e { break 'a; } } x });"), 3);
+    assert_eq!(in_loop("if { if d { break; } e } { g(); }"), 1);
+    assert_eq!(in_loop("let v = vec![{ if d { break; } y }];"), 1);
+    assert_eq!(in_loop("println!(\"{}\", { if d { return; } y });"), 1);
+    assert_eq!(in_loop("if d { if e { g('b: { if h { break 'a; } 1 }); } }"), 1);
+    // These jumps stay inside the operand, or leave a function of their own.
+    assert_eq!(in_loop("g(loop { if d { break 1; } if e { h(); continue; } k(); });"), 0);
+    assert_eq!(in_loop("g('b: { if d { if e { break 'b 1; } h(); } 2 });"), 0);
+    assert_eq!(in_loop("g(|| { if d { if e { return 1; } h(); } 2 });"), 0);
+    // These are values of statements.
+    assert_eq!(in_loop("let y = { if d { if e { break; } h(); } 2 };"), 0);
+    assert_eq!(in_loop("y += { if d { if e { break; } h(); } 2 };"), 0);
+    assert_eq!(in_loop("match k { A => { if d { break; } h() } B => {} }"), 0);
+}
+
 #[test]
 fn calls_of_closures_that_modify_captures_are_checked() {
     let checks = |function: &str| {
