@@ -53,6 +53,7 @@ mod prune;
 mod public_api;
 mod queue_cases;
 mod queues;
+mod rare_forms;
 mod recompute;
 mod sequences;
 mod sessions;

@@ -94,11 +94,12 @@ use proc_macro::TokenStream;
 ///
 /// Code after a jump runs only if the jump is not taken. A value that is returned early must
 /// therefore have the same type and shape as the value at the end, and a host value cannot be
-/// returned under a tensor condition.
+/// returned under a tensor condition. A jump under a tensor condition cannot leave a part of a
+/// larger expression, such as an argument, because the rest of the expression would be evaluated.
 ///
-/// A variable may be initialized in both arms of an `if`, in a `loop`, or before a jump. A loop
-/// does not change the shape of a variable, unless `x.with_dynamic(axis)` declares an extent that
-/// changes.
+/// A variable may be initialized in both arms of an `if`, in a `loop`, or before a jump. An arm
+/// that panics need not initialize it. A loop does not change the shape of a variable, unless
+/// `x.with_dynamic(axis)` declares an extent that changes.
 ///
 /// # What counts as a modification
 ///
@@ -117,9 +118,10 @@ use proc_macro::TokenStream;
 ///
 /// Under a tensor condition, it is an error to use a `Cell` or `RefCell` of tensors, or a variable
 /// that holds mutable references: a vector, option, result or iterator of them, a pair that ends in
-/// one, or a closure that modifies a variable. Modifications through other shared references, and
-/// through a `&mut` inside a struct of your own, are not seen. If a tensor leaves its branch in
-/// this way, its use is an error.
+/// one, a guard of a `RefCell` or `Mutex`, or a closure that modifies a variable. Modifications
+/// through other shared references, by a parameter of type `impl FnOnce()`, and through a `&mut`
+/// inside a struct of your own, are not seen. If a tensor leaves its branch in this way, its use is
+/// an error.
 ///
 /// # Host conditions
 ///
@@ -128,7 +130,9 @@ use proc_macro::TokenStream;
 ///
 /// Any other condition may be a tensor, so its arms are emitted as two blocks. Tracing runs one of
 /// them for a `bool`, and both for a tensor. A variable that was moved out of therefore cannot be
-/// assigned in an arm, and a temporary that an arm borrows does not outlive the arm.
+/// assigned in an arm, and a temporary that an arm borrows does not outlive the arm. The values of
+/// the arms have one type: Rust does not coerce two functions, or a `&String` and a `&str`, to a
+/// common one. A variable that is declared by `let x: T;` is coerced to its type.
 #[proc_macro_attribute]
 pub fn graph(arguments: TokenStream, item: TokenStream) -> TokenStream {
     graph::expand(arguments.into(), item.into()).into()

@@ -70,6 +70,15 @@ pub(crate) struct UsedPlace {
     pub(crate) expr: PlaceExpr,
     /// The receiver, if the place is only used to call a method with a known name.
     pub(crate) receiver: Option<ReceiverExpr>,
+    /// Whether the place is a closure that is called and modifies a captured variable.
+    pub(crate) is_closure: bool,
+}
+
+impl UsedPlace {
+    /// Returns the use of a place by code that may do anything with it.
+    pub(crate) fn of(expr: PlaceExpr) -> UsedPlace {
+        UsedPlace { expr, receiver: None, is_closure: false }
+    }
 }
 
 /// A variable declared by `let x;` that is initialized in the arms of an `if` or in the body of a
@@ -79,6 +88,8 @@ pub(crate) struct UsedPlace {
 pub(crate) struct Deferred {
     pub(crate) var: Ident,
     pub(crate) is_mut: bool,
+    /// The declared type, to which Rust coerces each value.
+    pub(crate) ty: Option<Rc<Type>>,
     /// The arms that initialize the variable.
     pub(crate) given_in: [bool; 2],
     /// The arms whose value is not visible after the construct.
@@ -240,6 +251,9 @@ pub(crate) struct OperandFacts {
     pub(crate) bound: Vec<(usize, usize)>,
     /// Whether the left side of a comparison is copied first.
     pub(crate) copies_left: bool,
+    /// The number of the variable for a left side or receiver that is copied first if its type is
+    /// `Copy`.
+    pub(crate) early: Option<usize>,
     pub(crate) is_statement: bool,
 }
 

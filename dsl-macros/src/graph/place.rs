@@ -190,9 +190,12 @@ impl Place {
         self.fields().is_empty()
     }
 
-    /// Returns whether this is a part of the variable itself, not of the target of a reference.
+    /// Returns whether this is a part of the variable itself, not of the target of a reference, as
+    /// far as tokens show.
+    ///
+    /// Only a mutable reference modifies anything through a variable that is not `mut`.
     pub(crate) fn is_owned(&self, access: Access) -> bool {
-        matches!(access, Access::Mut | Access::Plain) && self.derefs() == 0
+        access == Access::Mut && self.derefs() == 0
     }
 
     /// Returns whether two places have a common part.

@@ -135,3 +135,12 @@ fn what_is_not_a_function_is_an_error() {
     assert!(out.contains("`#[graph]` is for functions and methods with a body"), "{out}");
     assert!(out.ends_with("struct S ;"), "{out}");
 }
+
+#[test]
+fn tests_of_literals_in_assertions_are_comparisons() {
+    let comparisons = |body: &str| rewritten(&format!("fn f() {{ {body} }}")).matches("__rt :: compare").count();
+    assert_eq!(comparisons("assert!((0.0..=1.0).contains(&p));"), 2);
+    assert_eq!(comparisons("assert!(matches!(n, 0..=3) && !matches!(k, 2), \"{n}\");"), 3);
+    assert_eq!(comparisons("assert!(matches!(mode, Mode::RGB) || (a..b).contains(&c));"), 0);
+    assert_eq!(comparisons("println!(\"{}\", match n { 0 => a, _ => b });"), 0);
+}

@@ -363,6 +363,8 @@ pub(crate) struct Call {
     pub(crate) call: Code,
     /// The receiver, if it is a place.
     pub(crate) receiver: Option<LocalPlace>,
+    /// Whether the method leaves its receiver unmodified, by its name.
+    pub(crate) keeps_receiver: bool,
     pub(crate) args: Vec<Argument>,
     pub(crate) facts: FactCell<OperandFacts>,
 }

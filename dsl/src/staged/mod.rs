@@ -32,6 +32,7 @@ mod assert;
 mod carry;
 mod compare;
 mod condition;
+mod early;
 mod flag;
 mod if_else;
 mod iterate;
@@ -60,6 +61,7 @@ pub use compare::{
 };
 pub use condition::{CarriedPlace, CarriedPlaces, Changes, Condition, ProducedByIf, Produces, Values, condition};
 pub(crate) use condition::{check_one_structure, leaf_sites};
+pub use early::{EarlyCopy, EarlyOperand, EarlyReceiver, MayCopyEarly, NoEarlyCopy};
 pub use flag::{
     ConditionType, ConditionTypes, Flag, RaisedIn, StopsOnFlag, flag, guard, head, host_kind, is_down, is_up,
     join_kinds, joined, raise,

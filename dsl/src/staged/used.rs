@@ -8,18 +8,19 @@
 use super::receiver::Unmodified;
 use super::{Carry, Condition, If, Logical, While};
 use crate::Tensor;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::collections::{btree_map, hash_map, vec_deque};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::{MutexGuard, RwLockWriteGuard};
 use std::{array, iter, option, slice, vec};
 
 /// A place that is a receiver or an argument.
 #[derive(Debug)]
 pub struct Used<'a, T: ?Sized>(pub &'a T);
 
-/// Marks a mutable reference.
+/// Marks a mutable reference, or a guard that is like one.
 #[derive(Debug)]
 pub struct MutReference;
 
@@ -42,6 +43,27 @@ impl<T: ?Sized> Used<'_, &mut T> {
     }
 }
 
+impl<T: ?Sized> Used<'_, RefMut<'_, T>> {
+    /// Returns the kind, which is that of a mutable reference.
+    pub fn kind(&self) -> MutReference {
+        MutReference
+    }
+}
+
+impl<T: ?Sized> Used<'_, MutexGuard<'_, T>> {
+    /// Returns the kind, which is that of a mutable reference.
+    pub fn kind(&self) -> MutReference {
+        MutReference
+    }
+}
+
+impl<T: ?Sized> Used<'_, RwLockWriteGuard<'_, T>> {
+    /// Returns the kind, which is that of a mutable reference.
+    pub fn kind(&self) -> MutReference {
+        MutReference
+    }
+}
+
 /// The kind of a place that holds mutable references.
 pub trait HoldsKind {
     /// Returns the marker for types that contain mutable references.
@@ -55,6 +77,9 @@ impl<T: HoldsMutBorrow + ?Sized> HoldsKind for Used<'_, T> {}
 /// Mutable references, and values that hold them.
 pub trait MutBorrow {}
 impl<T: ?Sized> MutBorrow for &mut T {}
+impl<T: ?Sized> MutBorrow for RefMut<'_, T> {}
+impl<T: ?Sized> MutBorrow for MutexGuard<'_, T> {}
+impl<T: ?Sized> MutBorrow for RwLockWriteGuard<'_, T> {}
 
 /// Values that hold mutable references, by their type.
 pub trait HoldsMutBorrow: MutBorrow {}
@@ -155,4 +180,21 @@ impl Uses<(MutReference, Unmodified)> for Tensor<bool> {}
 /// Diverges. The call precedes code that is compiled but never run.
 pub fn never() -> ! {
     unreachable!("type checks are never executed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guards_count_as_mutable_references() {
+        let cell = RefCell::new(1);
+        let guard = cell.borrow_mut();
+        let _: MutReference = Used(&guard).kind();
+        let held = vec![Some(guard)];
+        let _: MutReferences = (&Used(&held)).kind();
+        let mutex = std::sync::Mutex::new(1);
+        let _: MutReference = Used(&mutex.lock().unwrap()).kind();
+        let _: NoMutReference = (&Used(&cell.try_borrow().is_ok())).kind();
+    }
 }

@@ -3,7 +3,10 @@
 use super::flags::RaisedFlag;
 use super::state::{Analysis, CodeContext, ConstructKind, TargetKind};
 use crate::graph::facts::{Deferred, GuardFacts, IfEnd, IfFacts};
-use crate::graph::tree::{EndValue, IfExpr, LogicalExpr, Otherwise, RestOfBlock, StagedIfExpr, Statement};
+use crate::graph::tree::{
+    Body, Code, EndValue, IfExpr, LogicalExpr, MacroCall, Otherwise, Part, RestOfBlock, StagedIfExpr, Statement,
+    StatementKind, TreeNode, number_of_hole,
+};
 use syn::spanned::Spanned;
 
 impl Analysis<'_> {
@@ -53,7 +56,8 @@ impl Analysis<'_> {
             Some(Otherwise::If(inner)) => self.branch(inner, is_value, arms),
         }
         let closed = self.close(at);
-        self.check_given(&closed.deferred, jumps);
+        let panics = [panics(&branch.then), matches!(&branch.otherwise, Some(Otherwise::Block(body)) if panics(body))];
+        self.check_given(&closed.deferred, [0, 1].map(|arm| jumps[arm] || panics[arm]));
         let values = staged.values;
         let (has_value, end) = if never_ends {
             (values.map(|value| has_type && value == EndValue::Some), IfEnd::Never(self.leave(at)))
@@ -71,9 +75,9 @@ impl Analysis<'_> {
 
     /// Reports variables that are used after an `if` and initialized in only one of its arms,
     /// although the other arm may reach its end.
-    fn check_given(&self, deferred: &[Deferred], jumps: [bool; 2]) {
+    fn check_given(&self, deferred: &[Deferred], never_ends: [bool; 2]) {
         for d in deferred.iter().filter(|d| d.slot.is_some()) {
-            if (0..2).any(|arm| !d.given_in[arm] && !jumps[arm]) {
+            if (0..2).any(|arm| !d.given_in[arm] && !never_ends[arm]) {
                 let name = &d.var;
                 let message = format!(
                     "`{name}` is initialized in only one arm of this `if`: initialize it in both arms, or where it \
@@ -136,4 +140,19 @@ impl Analysis<'_> {
         let closed = self.close(at);
         logical.facts.set(closed);
     }
+}
+
+/// Returns whether a statement of a block is a macro that panics.
+fn panics(body: &Body) -> bool {
+    let is_panic = |call: &MacroCall| matches!(call, MacroCall::Panic(..));
+    body.stmts.iter().any(|stmt| match &stmt.kind {
+        StatementKind::Macro(call) => is_panic(&call.1),
+        StatementKind::Expr(Code { syntax, parts }, _) => match &parts[..] {
+            [Part::Node { hole, node: TreeNode::Macro(call), .. }] => {
+                number_of_hole(syntax) == Some(*hole) && is_panic(&call.1)
+            }
+            _ => false,
+        },
+        _ => false,
+    })
 }

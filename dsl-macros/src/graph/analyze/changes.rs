@@ -2,7 +2,7 @@
 
 use super::state::{Analysis, Changed, ConstructKind, GivenInside};
 use crate::graph::facts::UsedPlace;
-use crate::graph::place::{BindingId, Place, PlaceExpr, Projection, ReceiverExpr};
+use crate::graph::place::{BindingId, Place, PlaceExpr, Projection};
 use crate::graph::tree::{Change, LocalPlace, Passed};
 use crate::graph::variables::Access;
 
@@ -31,13 +31,15 @@ impl Analysis<'_> {
         };
         if receiver.is_some() && access == Access::Mut && !is_known {
             // The variable may hold mutable references and hand them out.
-            self.used(id, written.clone(), receiver.clone());
+            self.used(id, &UsedPlace { receiver: receiver.clone(), ..UsedPlace::of(written.clone()) });
         }
         let is_exact = *how == Change::Exact;
         let written = match how {
             Change::Unless(_) if is_known => return,
             // Nothing is modified through a plain variable, unless it is a mutable reference.
-            Change::Perhaps | Change::Unless(_) if access == Access::Plain => return self.used(id, written, receiver),
+            Change::Perhaps | Change::Unless(_) if access == Access::Plain => {
+                return self.used(id, &UsedPlace { receiver, ..UsedPlace::of(written) });
+            }
             Change::Perhaps | Change::Unless(_) => written.whole(access),
             Change::Exact if written.indexed => written.whole(access),
             Change::Exact => written,
@@ -59,16 +61,20 @@ impl Analysis<'_> {
         }
     }
 
-    /// Records the use of a place whose variable is not known to be mutable. `receiver` is given if
-    /// the use is a call of a method with a known name.
-    fn used(&mut self, id: BindingId, written: PlaceExpr, receiver: Option<ReceiverExpr>) {
-        let path = |w: &PlaceExpr| w.prefixes().last().map(ToString::to_string);
+    /// Records a call of a closure that modifies a captured variable. The closure is not `mut`,
+    /// because it is called once. It modifies the variable whatever a tensor condition is.
+    pub(super) fn called(&mut self, place: &LocalPlace) {
+        let id = self.ids[place.variable];
+        if self.variables[place.variable].changes.is_some() && self.bindings[id].access == Access::Plain {
+            self.used(id, &UsedPlace { is_closure: true, ..UsedPlace::of(place.expr.clone()) });
+        }
+    }
+
+    /// Records the use of a place whose variable is not known to be mutable.
+    fn used(&mut self, id: BindingId, used: &UsedPlace) {
         let first = self.bindings[id].given.unwrap_or(0);
         for construct in self.constructs.iter_mut().skip(first).filter(|c| id < c.first_inside) {
-            let covers = |u: &UsedPlace| u.receiver.is_none() || u.receiver == receiver;
-            if !construct.used.iter().any(|(_, u)| covers(u) && path(&u.expr) == path(&written)) {
-                construct.used.push((id, UsedPlace { expr: written.clone(), receiver: receiver.clone() }));
-            }
+            construct.add_used(id, used);
         }
     }
 
@@ -124,7 +130,7 @@ impl Analysis<'_> {
             let is_known = binding.is_known;
             self.moved(&passed.place, id);
             if !is_known {
-                self.used(id, expr.clone(), None);
+                self.used(id, &UsedPlace::of(expr.clone()));
             }
         }
     }

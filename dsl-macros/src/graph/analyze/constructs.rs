@@ -1,7 +1,7 @@
 //! The constructs around the current node: their ends, and the variables that live on after them.
 
 use super::state::{Analysis, CodeContext, Construct, ConstructKind, GivenInside};
-use crate::graph::facts::{Closed, Deferred};
+use crate::graph::facts::{Closed, Deferred, UsedPlace};
 use crate::graph::names;
 use crate::graph::place::{BindingId, Place, PlaceExpr, Places};
 use crate::graph::variables::Access;
@@ -48,6 +48,9 @@ impl Analysis<'_> {
                 && self.dies_around(place);
             if !dies || places.iter().any(|p| p.overlaps(place)) {
                 places.add(place.clone());
+            } else if place.is_certain() && !self.bindings[place.binding].is_known {
+                // The variable may hold a mutable reference, whose target lives on.
+                construct.add_used(place.binding, &UsedPlace::of(place.written.clone()));
             }
         }
         let deferred = self.close_deferred(&mut construct, &mut places);
@@ -79,10 +82,10 @@ impl Analysis<'_> {
     fn close_deferred(&mut self, construct: &mut Construct, places: &mut Places) -> Vec<Deferred> {
         let mut deferred = Vec::new();
         for GivenInside { var, id, arms: given_in } in std::mem::take(&mut construct.deferred) {
-            let is_mut = self.bindings[id].access == Access::Mut;
+            let (is_mut, ty) = (self.bindings[id].access == Access::Mut, self.bindings[id].ty.clone());
             let own = [0, 1].map(|arm| given_in[arm] && self.stays_in_arm(construct, arm, id));
             if given_in == own {
-                deferred.push(Deferred { var, is_mut, given_in, own, slot: None });
+                deferred.push(Deferred { var, is_mut, ty, given_in, own, slot: None });
                 continue;
             }
             if !self.constructs.iter().any(|c| id < c.first_inside) {
@@ -94,7 +97,7 @@ impl Analysis<'_> {
                 let written = PlaceExpr::variable(slot, var.span());
                 places.add(Place { written, binding: BindingId::MAX - deferred.len(), receivers: Vec::new() });
             }
-            deferred.push(Deferred { var, is_mut, given_in, own, slot });
+            deferred.push(Deferred { var, is_mut, ty, given_in, own, slot });
         }
         deferred
     }

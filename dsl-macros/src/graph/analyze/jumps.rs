@@ -140,8 +140,12 @@ impl Analysis<'_> {
     fn staged_jump(&mut self, jump: &Jump, target: usize) -> JumpFacts {
         let &Jump { kind, at, ref value, ref hidden, .. } = jump;
         let first = self.targets[target].first_inside;
-        let nested = self.constructs[first..].iter().filter(|c| c.nested);
-        let checks: Vec<Ident> = nested.map(|c| c.name.clone()).collect();
+        // A staged jump out of an operand would not end the expression around it.
+        let left = self.operands.iter().find(|operand| target < operand.targets);
+        let in_operand = left.map_or(self.constructs.len(), |operand| operand.constructs);
+        let constructs = self.constructs.iter().enumerate().skip(first);
+        let nested = constructs.filter(|(i, c)| c.nested || *i >= in_operand);
+        let checks: Vec<Ident> = nested.map(|(_, c)| c.name.clone()).collect();
         let is_loop = self.targets[target].kind == TargetKind::Loop;
         let at_end = self.constructs[first..].iter().all(|c| c.tail == Some(target));
         if at_end && !is_loop {

@@ -14,7 +14,7 @@ use super::facts::FunctionFacts;
 use super::tree::*;
 use crate::ctxt::Ctxt;
 use proc_macro2::Span;
-use state::{Analysis, CodeContext, TargetKind};
+use state::{Analysis, CodeContext, OpenOperand, TargetKind};
 
 mod branches;
 
@@ -59,16 +59,29 @@ impl Analysis<'_> {
     fn parts(&mut self, parts: &[Part], position: &CodeContext) {
         for part in parts {
             match part {
-                Part::Node { node, is_value: true, .. } => self.node(node, position.clone()),
-                Part::Node { node, .. } => self.node(node, CodeContext::default()),
+                Part::Node { node, is_value: true, .. } => self.node_or_operand(node, position.clone()),
+                Part::Node { node, .. } => self.node_or_operand(node, CodeContext::default()),
                 Part::Change { place, how, is_value } => {
                     let skip = if *is_value { position.value_of } else { 0 };
+                    if *how == Change::Perhaps {
+                        self.called(place);
+                    }
                     self.change(place.expr.clone(), self.ids[place.variable], how, skip);
                 }
                 Part::Declare(variables) => self.declare(variables),
                 Part::Error(error) => self.cx.push(error.clone()),
             }
         }
+    }
+
+    /// Walks over a node. Constructs inside an operand must not be left by staged jumps.
+    fn node_or_operand(&mut self, node: &TreeNode, position: CodeContext) {
+        if position.is_statement || matches!(node, TreeNode::Variable(_)) {
+            return self.node(node, position);
+        }
+        self.operands.push(OpenOperand { targets: self.targets.len(), constructs: self.constructs.len() });
+        self.node(node, position);
+        self.operands.pop();
     }
 
     fn node(&mut self, node: &TreeNode, position: CodeContext) {
@@ -139,6 +152,10 @@ impl Analysis<'_> {
                     self.code(diverge, CodeContext::statement());
                 }
                 self.declare(&local.declared);
+                if let ([variable], None) = (&local.declared[..], &local.init) {
+                    let binding = self.ids[*variable];
+                    self.bindings[binding].ty.clone_from(&local.expected);
+                }
             }
             StatementKind::Expr(code, _) => {
                 self.code(code, if stmt.is_end { position.clone() } else { CodeContext::statement() });
@@ -154,9 +171,11 @@ impl Analysis<'_> {
         let first = std::mem::replace(&mut self.first_of_function, self.bindings.len());
         let (targets, flags) = (std::mem::take(&mut self.targets), std::mem::take(&mut self.flags));
         let (types, sequences) = (std::mem::take(&mut self.types), std::mem::take(&mut self.sequences));
+        let operands = std::mem::take(&mut self.operands);
         self.add_target(TargetKind::Function, None, at);
         f(self);
         let slot = self.targets[0].used_slot();
+        self.operands = operands;
         (self.targets, self.flags, self.types, self.sequences) = (targets, flags, types, sequences);
         (self.function_start, self.first_of_function) = (start, first);
         slot

@@ -2,9 +2,9 @@
 //!
 //! A construct mutably borrows the places that it may modify. In plain Rust the same place may
 //! already be borrowed for use after the operand (the receiver of a method, the left side of `+=`),
-//! or the operand may be allowed to read it. In both cases the operand is evaluated first. Only a
-//! modification of the same place counts: one field of a variable may change while another is
-//! borrowed.
+//! or the operand may be allowed to read it. In both cases the operand is evaluated first, except
+//! that Rust has already copied a left side or receiver of a `Copy` type. Only a modification of
+//! the same place counts: one field of a variable may change while another is borrowed.
 
 use super::changes::LaterChange;
 use super::state::{Analysis, CodeContext};
@@ -22,8 +22,10 @@ impl Analysis<'_> {
         self.code(&compare.right, CodeContext::default());
         let changes = self.changes_of(start, compare.place.as_ref());
         let bound = if changes == LaterChange::Perhaps { vec![(0, self.index())] } else { Vec::new() };
+        let early = compare.place.as_ref().filter(|place| !bound.is_empty() && !place.expr.indexed);
+        let early = early.map(|_| self.index());
         let (copies_left, is_statement) = (changes == LaterChange::Exact, position.is_statement);
-        compare.facts.set(OperandFacts { bound, copies_left, is_statement });
+        compare.facts.set(OperandFacts { bound, copies_left, early, is_statement });
     }
 
     pub(super) fn update(&mut self, update: &UpdateExpr, position: &CodeContext) {
@@ -32,7 +34,8 @@ impl Analysis<'_> {
         let is_first = update.is_right_first || self.changes_of(start, update.place.as_ref()) != LaterChange::No;
         let bound = if is_first { vec![(0, self.index())] } else { Vec::new() };
         self.code(&update.left, CodeContext::default());
-        update.facts.set(OperandFacts { bound, copies_left: false, is_statement: position.is_statement });
+        let is_statement = position.is_statement;
+        update.facts.set(OperandFacts { bound, copies_left: false, early: None, is_statement });
     }
 
     /// A call with constructs in its arguments.
@@ -57,7 +60,10 @@ impl Analysis<'_> {
         let before = call.args.iter().enumerate().take(first_after);
         let stays = |arg: &Argument| arg.stays || is_reborrowed(&arg.code);
         let bound = before.filter(|(_, arg)| !stays(arg)).map(|(i, _)| (i, self.index())).collect();
-        call.facts.set(OperandFacts { bound, copies_left: false, is_statement: position.is_statement });
+        let receiver = call.receiver.as_ref().filter(|place| call.keeps_receiver && !place.expr.indexed);
+        let is_changed = receiver.is_some_and(|place| self.changes_since(start, place) == LaterChange::Perhaps);
+        let early = is_changed.then(|| self.index());
+        call.facts.set(OperandFacts { bound, copies_left: false, early, is_statement: position.is_statement });
     }
 }
 

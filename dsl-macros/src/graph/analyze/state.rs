@@ -9,6 +9,7 @@ use crate::graph::tree::JumpKind;
 use crate::graph::variables::{Access, VarId, Variable};
 use proc_macro2::{Ident, Span};
 use std::rc::Rc;
+use syn::ext::IdentExt;
 use syn::{Lifetime, Type};
 
 /// The state of the walk over a tree.
@@ -23,6 +24,8 @@ pub(super) struct Analysis<'a> {
     pub(super) targets: Vec<JumpTarget>,
     pub(super) flags: Vec<OpenFlag>,
     pub(super) sequences: Vec<OpenSequence>,
+    /// The operands around the current node, in the current function.
+    pub(super) operands: Vec<OpenOperand>,
     /// For each condition type that a flag needs: its index, and the declaring flag's index.
     pub(super) types: Vec<(usize, usize)>,
     /// Constructs from this index on are in the same function or closure as the current node.
@@ -48,6 +51,7 @@ impl<'a> Analysis<'a> {
             targets: Vec::new(),
             flags: Vec::new(),
             sequences: Vec::new(),
+            operands: Vec::new(),
             types: Vec::new(),
             function_start: 0,
             first_of_function: 0,
@@ -69,13 +73,13 @@ impl<'a> Analysis<'a> {
         for &id in variables {
             self.ids[id] = self.bindings.len();
             let Variable { access, is_deferred, is_known, .. } = self.variables[id];
-            self.bindings.push(Binding { access, deferred: is_deferred, given: None, is_known });
+            self.bindings.push(Binding { access, deferred: is_deferred, given: None, is_known, ty: None });
         }
     }
 
-    /// Declares a helper variable, which constructs modify.
+    /// Declares a helper variable, which constructs modify. Its type is known.
     pub(super) fn declare_helper(&mut self) -> BindingId {
-        self.bindings.push(Binding { access: Access::Mut, deferred: false, given: None, is_known: false });
+        self.bindings.push(Binding { access: Access::Mut, deferred: false, given: None, is_known: true, ty: None });
         self.bindings.len() - 1
     }
 
@@ -126,6 +130,8 @@ pub(super) struct Binding {
     /// value here.
     pub(super) given: Option<usize>,
     pub(super) is_known: bool,
+    /// The declared type, if the variable is deferred and the type can be written again.
+    pub(super) ty: Option<Rc<Type>>,
 }
 
 /// The kind of a construct.
@@ -182,9 +188,19 @@ impl Construct {
         names::label(["arm", "other"][self.arm], self.index, self.name.span())
     }
 
+    /// Adds a place that is used inside.
+    pub(super) fn add_used(&mut self, id: BindingId, used: &UsedPlace) {
+        let path = |u: &UsedPlace| u.expr.prefixes().last().map(ToString::to_string);
+        let covers =
+            |u: &UsedPlace| (u.receiver.is_none() || u.receiver == used.receiver) && (u.is_closure || !used.is_closure);
+        if !self.used.iter().any(|(_, u)| covers(u) && path(u) == path(used)) {
+            self.used.push((id, used.clone()));
+        }
+    }
+
     /// Returns the slot of a variable that is initialized in the construct.
     pub(super) fn slot_of(&self, var: &Ident) -> Ident {
-        names::helper(&format!("{var}_"), self.index, var.span())
+        names::helper(&format!("{}_", var.unraw()), self.index, var.span())
     }
 }
 
@@ -239,6 +255,14 @@ pub(super) struct OpenSequence {
     pub(super) at: Span,
     /// The destinations of jumps out of the block, and their labels.
     pub(super) ways: Vec<(Way, Lifetime)>,
+}
+
+/// A part of a larger expression, which goes on after it.
+pub(super) struct OpenOperand {
+    /// Targets from this index on are inside the operand.
+    pub(super) targets: usize,
+    /// Constructs from this index on are inside the operand.
+    pub(super) constructs: usize,
 }
 
 /// The destination of a jump.

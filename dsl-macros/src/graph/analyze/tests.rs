@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::graph::resolve::resolve;
+use proc_macro2::TokenStream;
 use syn::parse_str;
 
 /// Returns the tree of a function.
@@ -169,4 +170,86 @@ fn deferred_variables_are_named() {
     assert!(carried("fn f() { let mut x; x = 1; if c { x = 2; } }") == ["x"]);
     assert!(carried("fn f() { let x; match m { A => x = 1, B => x = 2 } }").is_empty());
     assert!(carried("fn f() { if c { let x; x = 1; } }").is_empty());
+}
+
+/// Returns the places whose types are checked in each construct of a body, in the order in which
+/// the constructs end, without empty ones.
+fn checked(function: &str) -> Vec<String> {
+    let text = crate::graph::expand(TokenStream::new(), function.parse().unwrap()).to_string();
+    let checks = text.split(". uses ((& :: anabranch :: __rt :: Used (& ").skip(1);
+    checks.map(|check| check.split_once(')').unwrap().0.trim().replace(' ', "")).collect()
+}
+
+#[test]
+fn references_are_carried_at_the_end_of_a_body() {
+    assert_eq!(carried("fn f() { let r = g(); if c { return; } r.h = 1; }"), ["r.h"]);
+    assert_eq!(carried("fn f() { let (a, b) = g(); if c { a.h = 1; } else { b.h = 2; } }"), ["a.h b.h"]);
+    assert_eq!(carried("fn f() { loop { let r = g(); if c { continue; } r.h = 1; if d { break; } } }"), ["r.h"]);
+    assert_eq!(carried("fn f() { let r = g(); for x in v { if c { return; } } r.h = 1; }"), ["r.h"]);
+}
+
+#[test]
+fn types_of_what_dies_at_the_end_are_checked() {
+    assert_eq!(checked("fn f() { let mut r = g(); if c { return; } r.step(1); }"), ["r"]);
+    assert_eq!(checked("fn f() { let mut r = g(); if c { return; } r.a.h = 1; }"), ["r", "r.a", "r.a.h"]);
+    assert_eq!(checked("fn f() { loop { let mut r = g(); if c { continue; } r.step(1); } }"), ["r"]);
+    assert!(checked("fn f(mut n: Tensor<i32>) -> T { if c { return 1; } n += 1; h() }").is_empty());
+    assert!(checked("fn f() { let x; if c { return 1; } x = 1; h() }").is_empty());
+}
+
+/// Returns the number of constructs in which a jump of a body may not be staged.
+fn checks_of_jumps(function: &str) -> usize {
+    let text = crate::graph::expand(TokenStream::new(), function.parse().unwrap()).to_string();
+    text.matches("allows_nested_jump").count()
+}
+
+#[test]
+fn jumps_out_of_operands_are_checked() {
+    let in_loop = |body: &str| checks_of_jumps(&format!("fn f() {{ 'a: while c {{ {body} }} }}"));
+    assert_eq!(in_loop("y = { if d { if e { break; } y += 1; } y } + 1;"), 2);
+    assert_eq!(in_loop("v.push({ while d { if e { break 'a; } } x });"), 3);
+    assert_eq!(in_loop("if { if d { break; } e } { g(); }"), 1);
+    assert_eq!(in_loop("let v = vec![{ if d { break; } y }];"), 1);
+    assert_eq!(in_loop("println!(\"{}\", { if d { return; } y });"), 1);
+    assert_eq!(in_loop("if d { if e { g('b: { if h { break 'a; } 1 }); } }"), 1);
+    // These jumps stay inside the operand, or leave a function of their own.
+    assert_eq!(in_loop("g(loop { if d { break 1; } if e { h(); continue; } k(); });"), 0);
+    assert_eq!(in_loop("g('b: { if d { if e { break 'b 1; } h(); } 2 });"), 0);
+    assert_eq!(in_loop("g(|| { if d { if e { return 1; } h(); } 2 });"), 0);
+    // These are values of statements.
+    assert_eq!(in_loop("let y = { if d { if e { break; } h(); } 2 };"), 0);
+    assert_eq!(in_loop("y += { if d { if e { break; } h(); } 2 };"), 0);
+    assert_eq!(in_loop("match k { A => { if d { break; } h() } B => {} }"), 0);
+}
+
+#[test]
+fn calls_of_closures_that_modify_captures_are_checked() {
+    let checks = |function: &str| {
+        let text = crate::graph::expand(TokenStream::new(), function.parse().unwrap()).to_string();
+        text.matches("uses (:: anabranch :: __rt :: MutReferences)").count()
+    };
+    assert_eq!(checks("fn f() { let mut y = x; let set = || { drop(s); y = z; }; if c { set(); } y }"), 1);
+    assert_eq!(checks("fn f() { let mut y = x; let set = || { drop(s); y = z; }; set(); if c { g(); } y }"), 0);
+    assert_eq!(checks("fn f() { let get = || { drop(s); z }; if c { get(); } }"), 0);
+}
+
+#[test]
+fn a_raw_identifier_may_be_initialized_in_arms() {
+    assert!(carried("fn f() -> T { let r#type; if c { r#type = x; } else { r#type = y; } r#type }").is_empty());
+}
+
+#[test]
+fn an_arm_that_panics_need_not_initialize() {
+    let analyzed = |arm: &str| {
+        let (cx, function) =
+            (Ctxt::new(), tree(&format!("fn f() -> T {{ let y; if c {{ y = x; }} else {{ {arm} }} y }}")));
+        analyze(&cx, &function);
+        cx.finish()
+    };
+    for arm in ["panic!(\"{n}\");", "unreachable!()", "g(); panic!()"] {
+        analyzed(arm).unwrap();
+    }
+    for arm in ["g();", "if d { panic!(); }", "println!();", "g(|| panic!())"] {
+        assert!(analyzed(arm).is_err(), "{arm}");
+    }
 }

@@ -118,10 +118,12 @@ pub(super) fn slots(deferred: &[Deferred], here: Span) -> (TokenStream, Option<T
 pub(super) fn arm_block(i: usize, arm: &Arm, deferred: &[Deferred], value: Option<&Ident>) -> TokenStream {
     let stmts = &arm.block.stmts;
     let declarations = deferred.iter().filter(|d| d.is_declared_in(i)).map(|d| {
-        let (var, is_mut) = (&d.var, d.is_mut.then(|| quote!(mut)));
-        quote!(#[allow(unused_mut, unused_assignments, reason = "it stands for the outer one")] let #is_mut #var;)
+        let (var, is_mut, ty) = (&d.var, d.is_mut.then(|| quote!(mut)), d.ty.as_ref().map(|ty| quote!(: #ty)));
+        quote!(#[allow(unused_mut, unused_assignments, reason = "it stands for the outer one")] let #is_mut #var #ty;)
     });
-    let given = deferred.iter().filter(|_| arm.ends).filter_map(|d| Some(pass_on(d.slot.as_ref()?, &d.var)));
+    // An arm without a value for a variable panics.
+    let given = deferred.iter().filter(|d| arm.ends && d.given_in[i]);
+    let given = given.filter_map(|d| Some(pass_on(d.slot.as_ref()?, &d.var)));
     let block = match value {
         None => quote!(#(#declarations)* { #(#stmts)* } #(#given)*),
         Some(value) => quote!(#(#declarations)* let #value = { #(#stmts)* }; #(#given)* #value),

@@ -134,14 +134,16 @@ fn type_checks(at: Span, checks: impl Iterator<Item = TokenStream>) -> TokenStre
 
 /// Returns the checks that the used places are not mutable references, located at each of them.
 fn uses(used: &[UsedPlace], construct: &Ident, at: Span) -> Option<TokenStream> {
-    let checks = used.iter().flat_map(|UsedPlace { expr: written, receiver }| {
+    let checks = used.iter().flat_map(|UsedPlace { expr: written, receiver, is_closure }| {
         let at = helper_span(written.span);
         let mut construct = construct.clone();
         construct.set_span(at);
         let used = rt(at, "Used");
         let prefixes = written.prefixes();
         let receiver = receiver.as_ref().map(|r| receiver_kind(r, &prefixes[prefixes.len() - 1], at));
+        let closure = is_closure.then(|| rt(at, "MutReferences"));
         prefixes.into_iter().map(move |p| match &receiver {
+            _ if closure.is_some() => quote_spanned!(at=> #construct.uses(#closure);),
             None => quote_spanned!(at=> #construct.uses((&#used(&#p)).kind());),
             Some(receiver) => quote_spanned!(at=> #construct.uses(((&#used(&#p)).kind(), #receiver));),
         })

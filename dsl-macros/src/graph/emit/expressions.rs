@@ -54,7 +54,7 @@ fn logical(closed: &Closed, op: &BinOp, left: &Expr, right: &Expr) -> Expr {
 
 /// Evaluates operands in order before an expression. Temporaries that they borrow live until the
 /// end of the expression.
-fn with_operands(e: &mut Expr, operands: Vec<(Ident, Expr)>, is_statement: bool) {
+fn with_operands(e: &mut Expr, operands: Vec<(TokenStream, Expr)>, is_statement: bool) {
     if operands.is_empty() {
         return;
     }
@@ -104,10 +104,29 @@ pub(super) fn checks(method: &str, at: Span, constructs: &[Ident]) -> Option<Tok
 }
 
 /// Names an operand that is evaluated first. Returns its name and value.
-fn first(operand: &mut Expr, index: usize) -> (Ident, Expr) {
+fn first(operand: &mut Expr, index: usize) -> (TokenStream, Expr) {
     let name = helper("operand", index, operand.span());
     let value = std::mem::replace(operand, parse_quote!(#name));
-    (name, value)
+    (quote!(#name), value)
+}
+
+/// Replaces a place by its copy, if its type is `Copy`. Returns the pattern and the value of the
+/// copy.
+fn early(place: &mut Expr, index: usize, is_receiver: bool) -> (TokenStream, Expr) {
+    let at = helper_span(place.span());
+    let name = helper("early", index, at);
+    let (kind, methods) = (rt(at, if is_receiver { "EarlyReceiver" } else { "EarlyOperand" }), rt(at, "MayCopyEarly"));
+    let copy = quote_spanned!(at=> {
+        #[allow(unused_imports, reason = "a type that is `Copy` has the method itself")]
+        use #methods as _;
+        #kind(&#place).early()
+    });
+    let (pattern, value) = match is_receiver {
+        true => (quote!(mut #name), quote_spanned!(at=> (*#name.receiver(&mut #place)))),
+        false => (quote!(#name), quote_spanned!(at=> (*#name.value(&#place)))),
+    };
+    *place = Expr::Verbatim(value);
+    (pattern, Expr::Verbatim(copy))
 }
 
 impl ToRust for CompareExpr {
@@ -115,11 +134,12 @@ impl ToRust for CompareExpr {
 
     fn emit(self) -> Expr {
         let (mut left, mut right) = (self.left.emit(), self.right.emit());
-        let OperandFacts { bound, copies_left, is_statement } = self.facts.get();
+        let OperandFacts { bound, copies_left, early: copied, is_statement } = self.facts.get();
         if copies_left {
             left = parse_quote!({ #left });
         }
-        let operands = bound.into_iter().map(|(_, index)| first(&mut right, index)).collect();
+        let mut operands: Vec<_> = copied.into_iter().map(|index| early(&mut left, index, false)).collect();
+        operands.extend(bound.into_iter().map(|(_, index)| first(&mut right, index)));
         let mut e = compare(self.at, self.function, &left, &right);
         with_operands(&mut e, operands, is_statement);
         e
@@ -152,7 +172,7 @@ impl ToRust for Call {
     type Output = Expr;
 
     fn emit(self) -> Expr {
-        let OperandFacts { bound, is_statement, .. } = self.facts.get();
+        let OperandFacts { bound, early: copied, is_statement, .. } = self.facts.get();
         let mut fill = Fill::new(self.call.parts);
         let mut operands = Vec::new();
         for (i, arg) in self.args.into_iter().enumerate() {
@@ -164,6 +184,9 @@ impl ToRust for Call {
         }
         let mut call = self.call.syntax;
         fill.visit(&mut call);
+        if let (Some(index), Expr::MethodCall(m)) = (copied, &mut call) {
+            operands.insert(0, early(&mut m.receiver, index, true));
+        }
         with_operands(&mut call, operands, is_statement);
         call
     }

@@ -259,12 +259,13 @@ impl Resolver {
             Argument { hole, code, borrowed, stays }
         });
         let args = args.collect();
-        let receiver = match e {
-            Expr::MethodCall(m) => self.place(&m.receiver),
-            _ => None,
+        let (receiver, keeps_receiver) = match e {
+            Expr::MethodCall(m) => (self.place(&m.receiver), known::keeps_receiver(&m.method.to_string()).is_some()),
+            _ => (None, false),
         };
         let call = Code { syntax: take(e), parts: of_callee };
-        self.node(e, TreeNode::Call(Box::new(Call { call, receiver, args, facts: Default::default() })), is_value);
+        let call = Call { call, receiver, keeps_receiver, args, facts: Default::default() };
+        self.node(e, TreeNode::Call(Box::new(call)), is_value);
     }
 
     fn jump(&mut self, mut e: Expr) -> Jump {

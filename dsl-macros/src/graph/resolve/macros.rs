@@ -6,7 +6,7 @@
 //! including captured names, and the compiler reports errors in them, as well as in any other
 //! arguments that cannot be parsed.
 
-use super::canonical::matches_arguments;
+use super::canonical::{matches_arguments, tests_literals};
 use super::state::Resolver;
 use crate::graph::known::{self, MacroKind};
 use crate::graph::tree::{CheckMessage, MacroArgument, MacroArguments, MacroCall};
@@ -106,10 +106,27 @@ impl Resolver {
             input.parse::<Option<Token![,]>>()?;
             Ok((condition, input.parse::<TokenStream>()?))
         };
-        let (condition, message) = parser.parse2(tokens).ok()?;
+        let (mut condition, message) = parser.parse2(tokens).ok()?;
         let text = condition.to_token_stream().to_string();
+        self.asserted_comparisons(&mut condition);
         let (condition, message) = (self.code(condition), self.message(message));
         Some(MacroCall::Assert { at, debug, condition, text, message, index: Default::default() })
+    }
+
+    /// Replaces tests of numbers in the condition of an assertion by comparisons, which may be
+    /// staged. Only literals show that a test is one of numbers.
+    fn asserted_comparisons(&mut self, condition: &mut Expr) {
+        match condition {
+            Expr::Unary(ExprUnary { op: UnOp::Not(_), expr, .. }) => self.asserted_comparisons(expr),
+            Expr::Paren(e) => self.asserted_comparisons(&mut e.expr),
+            Expr::Group(e) => self.asserted_comparisons(&mut e.expr),
+            Expr::Binary(b) if matches!(b.op, BinOp::And(_) | BinOp::Or(_)) => {
+                self.asserted_comparisons(&mut b.left);
+                self.asserted_comparisons(&mut b.right);
+            }
+            e if tests_literals(&self.env, e) => self.canonical.comparison(&self.env, e),
+            _ => {}
+        }
     }
 
     fn assert_equality(&mut self, tokens: TokenStream, at: Span, debug: bool, equal: bool) -> Option<MacroCall> {

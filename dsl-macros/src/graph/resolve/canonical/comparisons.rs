@@ -2,8 +2,8 @@
 
 use super::constants::mark;
 use super::fresh::Fresh;
-use super::patterns::{binds, has_test, names, numbers, test};
-use crate::graph::forms::has_let;
+use super::patterns::{binds, has_test, is_number, names, numbers, shows_number, test};
+use crate::graph::forms::{bare, has_let};
 use crate::graph::known::{self, Property};
 use crate::graph::scope::Env;
 use proc_macro2::TokenStream;
@@ -55,6 +55,20 @@ pub(super) fn as_comparisons(fresh: &mut Fresh, env: &Env, e: &Expr) -> Option<E
             Some(parse_quote!({ #(#declared)* let #item = #argument; #test }))
         }
         _ => None,
+    }
+}
+
+/// Returns whether an expression is `matches!` or `(a..b).contains(&x)` with a literal number.
+pub(in crate::graph::resolve) fn tests_literals(env: &Env, e: &Expr) -> bool {
+    match e {
+        Expr::Macro(m) if known::macro_name(&m.mac).as_deref() == Some("matches") => {
+            matches_arguments(env, m.mac.tokens.clone()).is_ok_and(|(_, pat, _)| shows_number(&pat))
+        }
+        Expr::MethodCall(m) if known::method_is(&m.method, Property::RangeTest) => match bare(&m.receiver) {
+            Expr::Range(range) => [&range.start, &range.end].into_iter().flatten().any(|end| is_number(end)),
+            _ => false,
+        },
+        _ => false,
     }
 }
 

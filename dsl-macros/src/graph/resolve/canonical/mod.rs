@@ -34,7 +34,7 @@ mod switch;
 #[cfg(test)]
 mod tests;
 
-pub(super) use comparisons::matches_arguments;
+pub(super) use comparisons::{matches_arguments, tests_literals};
 pub(super) use constants::is_number;
 pub(super) use depth::in_blocks;
 pub(super) use first_values::FirstValues;
@@ -112,7 +112,7 @@ impl Canonical {
                 && is_structured(value)
                 && Jumps::leaving_expr(value).any
             {
-                let name = self.fresh.helper("value", value.span());
+                let name = self.fresh.helper("assigned", value.span());
                 let init = std::mem::replace(value, parse_quote!(#name));
                 rest.push_front(stmt);
                 stmt = parse_quote!(let #name = #init;);
@@ -131,7 +131,7 @@ impl Canonical {
                 && let Stmt::Expr(e, None) = &stmt
                 && is_left_and_ends(e)
             {
-                let name = self.fresh.helper("value", e.span());
+                let name = self.fresh.helper("assigned", e.span());
                 stmt = parse_quote!(let #name = #e;);
                 rest.push_front(Stmt::Expr(parse_quote!(#name), None));
             }

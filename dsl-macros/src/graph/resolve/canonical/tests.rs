@@ -53,7 +53,7 @@ fn names_of_an_arm_do_not_hide_those_of_the_rest() {
 fn a_value_with_a_jump_is_assigned_after_it() {
     check(
         "{ x += if a { if b { break; } 1 } else { 2 }; f(); }",
-        "{ let __value1 = if a { if b { break; } else { 1 } } else { 2 }; x += __value1; f(); }",
+        "{ let __assigned1 = if a { if b { break; } else { 1 } } else { 2 }; x += __assigned1; f(); }",
     );
 }
 
