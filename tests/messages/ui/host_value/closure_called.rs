@@ -10,4 +10,19 @@ fn f(x: Tensor) -> Vec<f32> {
     log
 }
 
+#[graph]
+fn once(x: Tensor, limit: Tensor) -> Tensor {
+    let (mut y, name) = (x, String::new());
+    {
+        let set = || {
+            drop(name);
+            y = limit;
+        };
+        if x > limit {
+            set();
+        }
+    }
+    y
+}
+
 fn main() {}

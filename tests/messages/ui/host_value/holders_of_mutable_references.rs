@@ -63,4 +63,23 @@ fn held(x: Tensor, limit: Tensor, mut y: [Tensor; 4]) -> [Tensor; 4] {
     y
 }
 
+#[graph]
+fn guard(x: Tensor, limit: Tensor, y: &std::cell::RefCell<Tensor>) {
+    let mut y = y.borrow_mut();
+    if x > limit {
+        return;
+    }
+    y.assign(limit);
+}
+
+trait Assign {
+    fn assign(&mut self, x: Tensor);
+}
+
+impl Assign for Tensor {
+    fn assign(&mut self, x: Tensor) {
+        *self = x;
+    }
+}
+
 fn main() {}
