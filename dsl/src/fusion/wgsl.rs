@@ -138,50 +138,50 @@ pub struct ProductText {
 
 /// The tensors of a shader that has them in one array of words, and some in bindings of their own.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TensorPlaces(FxHashMap<Value, TensorPlace>);
+pub(super) struct MemoryPlaces(FxHashMap<Value, MemoryPlace>);
 
 /// The place of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TensorPlace {
+pub(super) enum MemoryPlace {
     /// The array of words, from this one on.
     Words(usize),
     /// The binding with this number.
     Binding(usize),
 }
 
-impl TensorPlace {
+impl MemoryPlace {
     /// Returns an element as an expression of its type, or of `u32` for a `bool`.
     pub(super) fn element(self, index: &str, dtype: DType) -> String {
         match (self, dtype) {
-            (TensorPlace::Binding(i), _) => format!("m{i}[{index}]"),
-            (TensorPlace::Words(_), DType::F32 | DType::I32) => format!("bitcast<{dtype}>({})", self.word(index)),
-            (TensorPlace::Words(_), _) => self.word(index),
+            (MemoryPlace::Binding(i), _) => format!("m{i}[{index}]"),
+            (MemoryPlace::Words(_), DType::F32 | DType::I32) => format!("bitcast<{dtype}>({})", self.word(index)),
+            (MemoryPlace::Words(_), _) => self.word(index),
         }
     }
 
     /// Returns the word of an element.
     pub(super) fn word(self, index: &str) -> String {
         match self {
-            TensorPlace::Words(0) => format!("words[{index}]"),
-            TensorPlace::Words(first) => format!("words[{first}u + {index}]"),
-            TensorPlace::Binding(i) => panic!("binding {i} is not an array of words"),
+            MemoryPlace::Words(0) => format!("words[{index}]"),
+            MemoryPlace::Words(first) => format!("words[{first}u + {index}]"),
+            MemoryPlace::Binding(i) => panic!("binding {i} is not an array of words"),
         }
     }
 }
 
-impl TensorPlaces {
+impl MemoryPlaces {
     /// Returns the places of the tensors of a kernel, if only its text matters.
-    pub(super) fn of_kernel(graph: &Graph, kernel: &FusedKernel) -> TensorPlaces {
+    pub(super) fn of_kernel(graph: &Graph, kernel: &FusedKernel) -> MemoryPlaces {
         let outputs = (0..kernel.outputs.len()).map(|o| kernel.output(graph, o));
         let values = kernel.inputs.iter().map(|input| input.value).chain(outputs);
-        TensorPlaces(values.map(|value| (value, TensorPlace::Words(0))).collect())
+        MemoryPlaces(values.map(|value| (value, MemoryPlace::Words(0))).collect())
     }
 
-    pub(super) fn insert(&mut self, value: Value, place: TensorPlace) {
+    pub(super) fn insert(&mut self, value: Value, place: MemoryPlace) {
         self.0.insert(value, place);
     }
 
-    pub(super) fn get(&self, value: Value) -> Option<TensorPlace> {
+    pub(super) fn get(&self, value: Value) -> Option<MemoryPlace> {
         self.0.get(&value).copied()
     }
 }
@@ -264,7 +264,7 @@ impl FusedKernel {
     pub(super) fn to_lines(
         &self,
         graph: &Graph,
-        places: &TensorPlaces,
+        places: &MemoryPlaces,
         functions: &mut ShaderFunctions,
         indentation: usize,
     ) -> Result<LinesOfKernel, NotPrinted> {
@@ -480,7 +480,7 @@ struct ShaderPrinter<'a> {
     /// The tensors of the bindings. Inputs with the same tensor share one.
     bindings: Vec<Value>,
     /// The places of the tensors, unless they have bindings.
-    places: Option<&'a TensorPlaces>,
+    places: Option<&'a MemoryPlaces>,
     /// The extents of the axes, of which some are joined with the next one.
     axes: Vec<usize>,
     /// The axes that reductions reduce.
@@ -500,7 +500,7 @@ impl<'a> ShaderPrinter<'a> {
     fn new(
         graph: &'a Graph,
         kernel: &'a FusedKernel,
-        places: Option<&'a TensorPlaces>,
+        places: Option<&'a MemoryPlaces>,
     ) -> Result<ShaderPrinter<'a>, NotPrinted> {
         let mut reduced = None;
         let mut levels: Vec<usize> = Vec::new();

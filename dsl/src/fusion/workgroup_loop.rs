@@ -33,7 +33,7 @@
 use super::access::{through_views, viewed};
 use super::scalar_loop::{LOOP_STATES, LoopShader};
 use super::wgsl::{
-    MAX_BUFFERS, NotPrinted, ShaderFunctions, THREADS, TensorPlace, TensorPlaces, element_index, index_end,
+    MAX_BUFFERS, MemoryPlace, MemoryPlaces, NotPrinted, ShaderFunctions, THREADS, element_index, index_end,
     kernel_of_node,
 };
 use super::{
@@ -106,7 +106,7 @@ impl FusionTarget for WorkgroupTarget {
 
     fn accepts(&self, graph: &Graph, kernel: &FusedKernel) -> bool {
         let kernel = with_depth(graph, kernel);
-        let places = TensorPlaces::of_kernel(graph, &kernel);
+        let places = MemoryPlaces::of_kernel(graph, &kernel);
         kernel.axes.contains(&0) || kernel.to_lines(graph, &places, &mut ShaderFunctions::default(), 1).is_ok()
     }
 }
@@ -179,7 +179,7 @@ impl WorkgroupLoops {
             graph,
             loops: self,
             functions: ShaderFunctions::default(),
-            places: TensorPlaces::default(),
+            places: MemoryPlaces::default(),
             written: FxHashSet::default(),
             constants: Vec::new(),
             n_words: 1,
@@ -197,7 +197,7 @@ struct WorkgroupPrinter<'a> {
     graph: &'a Graph,
     loops: &'a WorkgroupLoops,
     functions: ShaderFunctions,
-    places: TensorPlaces,
+    places: MemoryPlaces,
     /// The first words of the values that were written since the last barrier.
     written: FxHashSet<usize>,
     /// The constants, with their first words.
@@ -239,7 +239,7 @@ impl WorkgroupPrinter<'_> {
                     };
                     declarations +=
                         &format!("@group(0) @binding({binding}) var<storage, read> m{binding}: array<{ty}>;\n");
-                    TensorPlace::Binding(binding)
+                    MemoryPlace::Binding(binding)
                 }
                 None => self.allocate(operand)?,
             });
@@ -253,7 +253,7 @@ impl WorkgroupPrinter<'_> {
         let mut words = Vec::new();
         for (place, &operand) in operands.iter().zip(&data.operands) {
             let size = self.size(operand)?;
-            words.push(if let TensorPlace::Words(first) = *place { Some(first..first + size) } else { None });
+            words.push(if let MemoryPlace::Words(first) = *place { Some(first..first + size) } else { None });
         }
         Ok(LoopShader {
             code: self.finish(&declarations),
@@ -299,7 +299,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {{
     }
 
     /// Prints the loop of the node of the shader.
-    fn outer_loop(&mut self, node: Node, variables: &[TensorPlace]) -> Result<(), NotPrinted> {
+    fn outer_loop(&mut self, node: Node, variables: &[MemoryPlace]) -> Result<(), NotPrinted> {
         let looped = self.graph.while_of(node);
         let [ends, goes_on, stuck] = LOOP_STATES;
         let max_steps = self.loops.max_steps;
@@ -335,8 +335,8 @@ fn main(@builtin(local_invocation_index) thread: u32) {{
     fn next_values(
         &mut self,
         node: Node,
-        operands: &[TensorPlace],
-    ) -> Result<Vec<(TensorPlace, usize, DType)>, NotPrinted> {
+        operands: &[MemoryPlace],
+    ) -> Result<Vec<(MemoryPlace, usize, DType)>, NotPrinted> {
         let looped = self.graph.while_of(node);
         self.region(looped.body(), operands)?;
         let mut nexts = Vec::new();
@@ -354,7 +354,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {{
     }
 
     /// Prints the end of an iteration, in which loop variables get their next values.
-    fn assign(&mut self, nexts: &[(TensorPlace, usize, DType)], variables: &[TensorPlace]) -> Result<(), NotPrinted> {
+    fn assign(&mut self, nexts: &[(MemoryPlace, usize, DType)], variables: &[MemoryPlace]) -> Result<(), NotPrinted> {
         self.barrier();
         for (&(next, size, dtype), &variable) in nexts.iter().zip(variables) {
             if next != variable {
@@ -430,7 +430,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {{
         Ok(name)
     }
 
-    fn region(&mut self, region: Region, arguments: &[TensorPlace]) -> Result<(), NotPrinted> {
+    fn region(&mut self, region: Region, arguments: &[MemoryPlace]) -> Result<(), NotPrinted> {
         let data = self.graph.region(region);
         for (&param, &place) in data.params.iter().zip(arguments) {
             self.size(param)?;
@@ -464,7 +464,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {{
             Op::Call(_) => {
                 let callee = self.graph.as_call(node).expect("the node is a call").forward();
                 data.operands.iter().try_for_each(|&operand| self.require(operand))?;
-                let arguments: Vec<TensorPlace> = data.operands.iter().map(|&operand| self.place(operand)).collect();
+                let arguments: Vec<MemoryPlace> = data.operands.iter().map(|&operand| self.place(operand)).collect();
                 self.region(callee, &arguments)?;
                 for (&result, &value) in data.results.iter().zip(&self.graph.region(callee).yields) {
                     self.size(result)?;
@@ -480,7 +480,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {{
         let (data, branches) = (self.graph.node(node), self.graph.cond_of(node).branches());
         let captures = self.graph.entry_values(node);
         captures.iter().try_for_each(|&capture| self.require(capture))?;
-        let captures: Vec<TensorPlace> = captures.iter().map(|&capture| self.place(capture)).collect();
+        let captures: Vec<MemoryPlace> = captures.iter().map(|&capture| self.place(capture)).collect();
         let mut results = Vec::new();
         for &result in &data.results {
             results.push((self.allocate(result)?, self.size(result)?, self.dtype(result)?));
@@ -717,7 +717,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {{
     }
 
     /// Prints a copy to words.
-    fn copy(&mut self, from: TensorPlace, to: TensorPlace, size: usize, dtype: DType) {
+    fn copy(&mut self, from: MemoryPlace, to: MemoryPlace, size: usize, dtype: DType) {
         self.for_each(size, |printer| {
             let value = word_at(from, "i", dtype);
             printer.line(format_args!("{} = {value};", to.word("i")));
@@ -725,11 +725,11 @@ fn main(@builtin(local_invocation_index) thread: u32) {{
     }
 
     /// Prints a copy to new words.
-    fn copied(&mut self, from: TensorPlace, size: usize, dtype: DType) -> Result<TensorPlace, NotPrinted> {
+    fn copied(&mut self, from: MemoryPlace, size: usize, dtype: DType) -> Result<MemoryPlace, NotPrinted> {
         self.wait_for(from);
         let to = self.words(size)?;
         self.copy(from, to, size, dtype);
-        if let TensorPlace::Words(first) = to {
+        if let MemoryPlace::Words(first) = to {
             self.written.insert(first);
         }
         Ok(to)
@@ -752,7 +752,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {{
     }
 
     /// Returns the place of a value that is read next.
-    fn read(&mut self, value: Value) -> Result<TensorPlace, NotPrinted> {
+    fn read(&mut self, value: Value) -> Result<MemoryPlace, NotPrinted> {
         self.require(value)?;
         let place = self.place(value);
         self.wait_for(place);
@@ -760,8 +760,8 @@ fn main(@builtin(local_invocation_index) thread: u32) {{
     }
 
     /// Prints a barrier if a place was written since the last one.
-    fn wait_for(&mut self, place: TensorPlace) {
-        if matches!(place, TensorPlace::Words(first) if self.written.contains(&first)) {
+    fn wait_for(&mut self, place: MemoryPlace) {
+        if matches!(place, MemoryPlace::Words(first) if self.written.contains(&first)) {
             self.barrier();
         }
     }
@@ -779,27 +779,27 @@ fn main(@builtin(local_invocation_index) thread: u32) {{
 
     /// Notes that a value was written.
     fn write(&mut self, value: Value) {
-        if let TensorPlace::Words(first) = self.place(value) {
+        if let MemoryPlace::Words(first) = self.place(value) {
             self.written.insert(first);
         }
     }
 
-    fn place(&self, value: Value) -> TensorPlace {
+    fn place(&self, value: Value) -> MemoryPlace {
         self.places.get(value).expect("a value has a place before it is used")
     }
 
     /// Returns new words for a value.
-    fn allocate(&mut self, value: Value) -> Result<TensorPlace, NotPrinted> {
+    fn allocate(&mut self, value: Value) -> Result<MemoryPlace, NotPrinted> {
         let size = self.size(value)?;
         let place = self.words(size)?;
         self.places.insert(value, place);
         Ok(place)
     }
 
-    fn words(&mut self, size: usize) -> Result<TensorPlace, NotPrinted> {
+    fn words(&mut self, size: usize) -> Result<MemoryPlace, NotPrinted> {
         let first = self.n_words;
         self.n_words += size;
-        if self.n_words > MAX_WORDS { Err(NotPrinted::TooMuchWork) } else { Ok(TensorPlace::Words(first)) }
+        if self.n_words > MAX_WORDS { Err(NotPrinted::TooMuchWork) } else { Ok(MemoryPlace::Words(first)) }
     }
 
     /// Gives words to the constants of a loop, and to what follows from shapes alone.
@@ -820,7 +820,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {{
                 }
                 _ => continue,
             };
-            let TensorPlace::Words(first) = self.allocate(data.results[0])? else { panic!("words were allocated") };
+            let MemoryPlace::Words(first) = self.allocate(data.results[0])? else { panic!("words were allocated") };
             if self.n_words > MAX_INITIAL {
                 return Err(NotPrinted::TooMuchWork);
             }
@@ -853,11 +853,11 @@ fn main(@builtin(local_invocation_index) thread: u32) {{
 }
 
 /// Returns an element of a place as a word.
-fn word_at(place: TensorPlace, index: &str, dtype: DType) -> String {
+fn word_at(place: MemoryPlace, index: &str, dtype: DType) -> String {
     match (place, dtype) {
-        (TensorPlace::Words(_), _) => place.word(index),
-        (TensorPlace::Binding(_), DType::F32 | DType::I32) => format!("bitcast<u32>({})", place.element(index, dtype)),
-        (TensorPlace::Binding(_), _) => place.element(index, dtype),
+        (MemoryPlace::Words(_), _) => place.word(index),
+        (MemoryPlace::Binding(_), DType::F32 | DType::I32) => format!("bitcast<u32>({})", place.element(index, dtype)),
+        (MemoryPlace::Binding(_), _) => place.element(index, dtype),
     }
 }
 
