@@ -26,11 +26,11 @@ mod small {
 
     /// The largest eigenvalue, until the vector hardly changes.
     #[graph]
-    pub fn power_iteration(x: Tensor, w: Tensor, n: Tensor<i32>) -> Tensor {
+    pub fn power_iteration(x: Tensor, w: Tensor, _n: Tensor<i32>) -> Tensor {
         let m = w.matmul(w.t());
         let mut v = x.row(1) + 2.0;
         let mut difference = scalar(1.0);
-        let mut i = n * 0;
+        let mut i = scalar(0);
         while difference > 1e-4 {
             let next = m.matmul(v.reshape([24, 1])).reshape([24]);
             let next = next / next.square().sum().sqrt();
@@ -70,7 +70,7 @@ mod small {
     pub fn indices(x: Tensor, w: Tensor, n: Tensor<i32>) -> Tensor {
         let ids = (iota::<i32>(100) * 7) % 24;
         let mut y = w.sum_axis(0);
-        let mut i = n * 0;
+        let mut i = scalar(0);
         while i < n {
             let taken = (y + i.cast::<f32>()).take(ids, 0);
             let part = (taken.mean() + x.row(i).sum()).reshape([1]);
