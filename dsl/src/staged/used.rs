@@ -192,7 +192,7 @@ mod tests {
         let guard = cell.borrow_mut();
         let _: MutReference = Used(&guard).kind();
         let held = vec![Some(guard)];
-        let _: MutReferences = (&Used(&held)).kind();
+        let _: MutReferences = Used(&held).kind();
         let mutex = std::sync::Mutex::new(1);
         let _: MutReference = Used(&mutex.lock().unwrap()).kind();
         let _: NoMutReference = (&Used(&cell.try_borrow().is_ok())).kind();
