@@ -138,6 +138,34 @@ fn a_registered_operation_runs_and_has_its_gradient() {
 }
 
 #[test]
+fn a_registered_reduction_runs_by_its_own_function_on_every_device() {
+    /// The difference of the last and the first element, called a sum.
+    static SPAN: LazyLock<Prim> = LazyLock::new(|| {
+        let span = OpDef {
+            name: "my_crate.span",
+            infer: |cx| Ok(TensorType::new(cx.operands[0].element().dtype, []).into()),
+            eval: |cx| {
+                let x = cx.operands[0].data::<f32>();
+                Ok(HostTensor::scalar(x[x.len() - 1] - x[0]))
+            },
+            class: OpClass::Reduce(ops::Combiner::Sum),
+            ..SOFTSIGN
+        };
+        ops::register(span).expect("the first of its name")
+    });
+    let f = |x: Tensor| Tensor::<f32>::from_any(trace::emit(*SPAN, &[(x * 2.0).untyped()], Attrs::none())) + 1.0;
+    let x = [1.0, 7.0, 4.0];
+    assert_eq!(anabranch::eval_with(f, x).unwrap().as_slice(), [7.0]);
+    let mut sessions = vec![Session::new().unwrap()];
+    if let Some(adapter) = crate::support::gpus::adapter() {
+        sessions.push(Session::builder().gpu(&adapter).build().unwrap());
+    }
+    for session in sessions {
+        assert_eq!(session.function(f).unwrap().call(x).unwrap().as_slice(), [7.0]);
+    }
+}
+
+#[test]
 fn a_registered_operation_of_much_effort_is_not_run_again_for_a_gradient() {
     static RUNS: AtomicUsize = AtomicUsize::new(0);
     static SLOW: LazyLock<Prim> = LazyLock::new(|| {

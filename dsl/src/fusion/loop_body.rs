@@ -11,7 +11,8 @@
 //! where the iteration fails: if an integer is divided by zero, an index is out of bounds or an
 //! assertion does not hold. The iteration then runs in another way, which finds the error.
 
-use super::wgsl::{NotPrinted, ShaderFunctions, index_end, is_nonzero, is_quotient};
+use super::shader_functions::ShaderFunctions;
+use super::wgsl::{NotPrinted, index_end, is_nonzero, is_quotient};
 use crate::ir::{Graph, ListOp, Node, NodeData, Op, Region, StackOp, Value};
 use crate::ops::attributes::{Along, DynamicSlice, IndexRange, Slice};
 use crate::ops::{OpClass, Prim, ScalarForm, function_dtype, prim};

@@ -57,6 +57,8 @@ mod print;
 mod rows;
 mod run;
 mod scalar_loop;
+mod shader_functions;
+mod shader_memory;
 mod verify;
 mod wgsl;
 mod workgroup_loop;
@@ -66,7 +68,7 @@ pub use access::{view_map, viewed};
 pub use find::{FuseEverything, FuseNothing, FuseUnless, FusionTarget, reduced_axes};
 pub use parallel_loop::{PARALLEL_LOOP_THREADS, ParallelLoopShader};
 pub use print::KernelText;
-pub use rows::{RowLimits, RowPart, row_axes};
+pub use rows::{RowLimits, RowPart, row_axes, row_axes_of_workgroups};
 pub use run::run_kernel;
 pub use scalar_loop::{LOOP_STATES, LoopShader, MAX_LOOP_STEPS};
 pub use wgsl::{

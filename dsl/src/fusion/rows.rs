@@ -47,6 +47,12 @@ pub struct RowLimits {
     pub columns: usize,
 }
 
+impl RowLimits {
+    /// The limits of a device of which a workgroup computes a row. It reads the tensors again after
+    /// each reduction, from a cache if the row is not long.
+    pub const OF_WORKGROUPS: RowLimits = RowLimits { width: 8192, parts: 32, inputs: 32, outputs: 8, columns: 1 };
+}
+
 /// A part of a kernel of rows, which a device that does not compute the whole kernel runs by
 /// itself.
 #[derive(Clone, Debug)]
@@ -78,6 +84,12 @@ pub fn row_axes(shape: &[usize], over: AxisSet) -> Option<AxisSet> {
         return Some(kept);
     }
     (last < first_kept).then_some(reduced)
+}
+
+/// Returns the row axes of a reduction for a device of which a workgroup computes a row. Sums of
+/// columns are kernels of their own, since each thread would wait for all rows.
+pub fn row_axes_of_workgroups(shape: &[usize], over: AxisSet) -> Option<AxisSet> {
+    row_axes(shape, over).filter(|rows| rows.is_empty() || !rows.is_subset(over))
 }
 
 /// Joins the kernels of a fusion that compute the same rows.

@@ -32,14 +32,14 @@
 //! the word `failure` unless an earlier check has failed: [`KernelShader::can_fail`].
 
 use super::access::{varies_along, viewed};
+use super::shader_functions::{FOLDED, RANDOM, ShaderFunctions};
+use super::shader_memory::{MemoryPlaces, element_index, joined_axes};
 use super::{AxisSet, Coord, FusedKernel, KernelInput, KernelStage, StageSource, StageWork};
 use crate::ir::{Graph, Node, Op, Value};
 use crate::ops::attributes::IndexRange;
 use crate::ops::{Combiner, OpClass, Prim, ScalarForm, function_dtype, prim};
-use crate::scalars::wgsl::{ENABLE_HALVES, PRELUDE, half_to_wgsl, type_name};
+use crate::scalars::wgsl::{ENABLE_HALVES, PRELUDE, type_name};
 use crate::{Buffer, DType};
-use rustc_hash::FxHashMap;
-use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write};
 
 /// The threads of a workgroup of the flat template, and the most of a workgroup of the other one.
@@ -61,41 +61,6 @@ pub const MAX_WORKGROUPS: usize = 65_535;
 
 /// The number of storage buffers that every device supports.
 pub(super) const MAX_BUFFERS: usize = 8;
-
-/// The functions of random numbers: the word of a stream at an index.
-const RANDOM: &str = "\
-fn high_product(a: u32, b: u32) -> u32 {
-    let low = (a & 0xffffu) * (b & 0xffffu);
-    let middle = (a >> 16u) * (b & 0xffffu) + (low >> 16u);
-    let rest = (a & 0xffffu) * (b >> 16u) + (middle & 0xffffu);
-    return (a >> 16u) * (b >> 16u) + (middle >> 16u) + (rest >> 16u);
-}
-
-fn philox(first: vec4<u32>, key: vec2<u32>) -> vec4<u32> {
-    var counter = first;
-    var round_key = key;
-    for (var round = 0u; round < 10u; round++) {
-        let high = vec2<u32>(high_product(0xd2511f53u, counter.x), high_product(0xcd9e8d57u, counter.z));
-        let low = vec2<u32>(0xd2511f53u * counter.x, 0xcd9e8d57u * counter.z);
-        counter = vec4<u32>(high.y ^ counter.y ^ round_key.x, low.y, high.x ^ counter.w ^ round_key.y, low.x);
-        round_key += vec2<u32>(0x9e3779b9u, 0xbb67ae85u);
-    }
-    return counter;
-}
-
-fn random_word(key: vec2<u32>, index: u32) -> u32 {
-    let block = philox(vec4<u32>(index / 4u, 0u, 0u, 0u), key);
-    return block[index % 4u];
-}
-";
-
-/// The word at an index of the key derived from a key and a number of 64 bits.
-const FOLDED: &str = "\
-fn folded_word(key: vec2<u32>, number: vec2<u32>, index: u32) -> u32 {
-    let block = philox(vec4<u32>(number, 0u, 1u), key);
-    return block[index];
-}
-";
 
 /// Returns the name of the type of an element in memory, if WGSL has one.
 fn memory_type(dtype: DType) -> Option<&'static str> {
@@ -134,56 +99,6 @@ pub struct ProductText {
     pub code: String,
     /// The tensors of the bindings of group 0, in order: the inputs, then the result.
     pub bindings: Vec<Value>,
-}
-
-/// The tensors of a shader that has them in one array of words, and some in bindings of their own.
-#[derive(Clone, Debug, Default)]
-pub(super) struct MemoryPlaces(FxHashMap<Value, MemoryPlace>);
-
-/// The place of a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MemoryPlace {
-    /// The array of words, from this one on.
-    Words(usize),
-    /// The binding with this number.
-    Binding(usize),
-}
-
-impl MemoryPlace {
-    /// Returns an element as an expression of its type, or of `u32` for a `bool`.
-    pub(super) fn element(self, index: &str, dtype: DType) -> String {
-        match (self, dtype) {
-            (MemoryPlace::Binding(i), _) => format!("m{i}[{index}]"),
-            (MemoryPlace::Words(_), DType::F32 | DType::I32) => format!("bitcast<{dtype}>({})", self.word(index)),
-            (MemoryPlace::Words(_), _) => self.word(index),
-        }
-    }
-
-    /// Returns the word of an element.
-    pub(super) fn word(self, index: &str) -> String {
-        match self {
-            MemoryPlace::Words(0) => format!("words[{index}]"),
-            MemoryPlace::Words(first) => format!("words[{first}u + {index}]"),
-            MemoryPlace::Binding(i) => panic!("binding {i} is not an array of words"),
-        }
-    }
-}
-
-impl MemoryPlaces {
-    /// Returns the places of the tensors of a kernel, if only its text matters.
-    pub(super) fn of_kernel(graph: &Graph, kernel: &FusedKernel) -> MemoryPlaces {
-        let outputs = (0..kernel.outputs.len()).map(|o| kernel.output(graph, o));
-        let values = kernel.inputs.iter().map(|input| input.value).chain(outputs);
-        MemoryPlaces(values.map(|value| (value, MemoryPlace::Words(0))).collect())
-    }
-
-    pub(super) fn insert(&mut self, value: Value, place: MemoryPlace) {
-        self.0.insert(value, place);
-    }
-
-    pub(super) fn get(&self, value: Value) -> Option<MemoryPlace> {
-        self.0.get(&value).copied()
-    }
 }
 
 /// A kernel as lines of a shader whose workgroup runs several kernels.
@@ -384,92 +299,6 @@ pub fn index_end(IndexRange { extent, size, .. }: IndexRange, dtype: DType) -> R
     match dtype {
         DType::I32 => Ok(u32::try_from(end).map_or(1 << 31, |end| end.min(1 << 31))),
         _ => u32::try_from(end).map_err(|_| NotPrinted::TooLarge),
-    }
-}
-
-/// The functions that a shader calls.
-#[derive(Default)]
-pub(super) struct ShaderFunctions {
-    /// The functions by name.
-    pub(super) texts: BTreeMap<String, String>,
-    /// The operations of the user.
-    custom: Vec<Prim>,
-}
-
-impl ShaderFunctions {
-    /// Adds the conversions of a 16-bit float.
-    fn add_half(&mut self, dtype: DType) {
-        self.texts.entry(format!("number_of_{dtype}")).or_insert_with(|| half_to_wgsl(dtype).to_owned());
-    }
-
-    /// Returns the name of the function of an elementwise operation whose last operand has a type.
-    pub(super) fn function(&mut self, op: Prim, dtype: DType, result: DType) -> Result<String, NotPrinted> {
-        for dtype in [dtype, result] {
-            type_name(dtype).ok_or(NotPrinted::Type(dtype))?;
-        }
-        // The names of a user's operations may have any characters.
-        let name = match op.is_registered() {
-            true => {
-                let known = self.custom.iter().position(|custom| *custom == op);
-                let index = known.unwrap_or_else(|| {
-                    self.custom.push(op);
-                    self.custom.len() - 1
-                });
-                format!("custom{index}_{dtype}")
-            }
-            false if matches!(op.class, OpClass::Scalar(ScalarForm::Conversion)) => format!("{result}_of_{dtype}"),
-            false => format!("{}_{dtype}", op.name),
-        };
-        if !self.texts.contains_key(&name) {
-            let form = op.scalar_form_to(dtype, result).ok_or(NotPrinted::NoFunction(op, dtype))?;
-            let text = form.to_wgsl(&name, op.name).ok_or(NotPrinted::Type(dtype))?;
-            self.texts.insert(name.clone(), text);
-        }
-        Ok(name)
-    }
-
-    /// Returns the name of the function that combines a value of each thread of a workgroup.
-    fn tree(&mut self, combine: &str, ty: &str, threads: usize) -> String {
-        let name = format!("tree_{combine}");
-        self.add_tree(&format!("{name}(thread: u32, x: {ty})"), [combine, ty], threads, ["thread", "0"], threads)
-    }
-
-    /// Returns the name of the function that combines a value of each thread of a row, whose
-    /// workgroup computes several rows at once.
-    pub(super) fn tree_in_workgroup(&mut self, combine: &str, ty: &str, lanes: usize) -> String {
-        let head = format!("tree{lanes}_{combine}(thread: u32, lane: u32, x: {ty})");
-        self.add_tree(&head, [combine, ty], THREADS[1], ["lane", "thread - lane"], lanes)
-    }
-
-    fn add_tree(
-        &mut self,
-        head: &str,
-        [combine, ty]: [&str; 2],
-        threads: usize,
-        [lane, first]: [&str; 2],
-        lanes: usize,
-    ) -> String {
-        let partial = format!("partial_{ty}");
-        self.texts.insert(partial.clone(), format!("var<workgroup> {partial}: array<{ty}, {threads}>;\n"));
-        let text = format!(
-            "\
-fn {head} -> {ty} {{
-    {partial}[thread] = x;
-    for (var half = {}u; half > 0u; half >>= 1u) {{
-        workgroupBarrier();
-        if {lane} < half {{ {partial}[thread] = {combine}({partial}[thread], {partial}[thread + half]); }}
-    }}
-    workgroupBarrier();
-    let result = {partial}[{first}];
-    workgroupBarrier();
-    return result;
-}}
-",
-            lanes / 2
-        );
-        let name = head.split('(').next().expect("a function has a name").to_owned();
-        self.texts.insert(name.clone(), text);
-        name
     }
 }
 
@@ -1050,76 +879,6 @@ fn main(
         let workgroups = [n_groups.min(MAX_WORKGROUPS), n_groups.div_ceil(MAX_WORKGROUPS)];
         Ok(KernelShader { code, bindings: self.bindings, workgroups, can_fail: self.can_fail })
     }
-}
-
-/// Returns the row-major index of an element of a tensor, whose coordinates are those of variables
-/// for axes. Differences of `u32` wrap, and the index itself is never negative.
-pub(super) fn element_index(map: &[Coord], extents: &[usize], axes: &[usize]) -> String {
-    let (mut first, mut stride) = (0, 1);
-    for (coord, &extent) in map.iter().zip(extents).rev() {
-        first += stride * coord.offset;
-        stride *= extent;
-    }
-    let strides = strides(map, extents, axes.len());
-    let strides: Vec<isize> =
-        strides.into_iter().zip(axes).map(|(n, &extent)| if extent == 1 { 0 } else { n }).collect();
-    let term = |(axis, &stride): (usize, &isize)| match stride.unsigned_abs() {
-        1 => format!("a{axis}"),
-        stride => format!("a{axis} * {stride}u"),
-    };
-    let terms = |sign: isize| strides.iter().enumerate().filter(move |(_, stride)| stride.signum() == sign);
-    let mut sum: Vec<String> = terms(1).map(term).collect();
-    if first > 0 || sum.is_empty() {
-        sum.push(format!("{first}u"));
-    }
-    terms(-1).map(term).fold(sum.join(" + "), |sum, term| format!("{sum} - {term}"))
-}
-
-/// Returns the distance in memory between the elements of a tensor at two adjacent indices of each
-/// axis.
-fn strides(map: &[Coord], extents: &[usize], n_axes: usize) -> Vec<isize> {
-    let mut strides = vec![0; n_axes];
-    let mut stride = 1;
-    for (coord, &extent) in map.iter().zip(extents).rev() {
-        if let Some((axis, scale)) = coord.term {
-            strides[axis] += stride as isize * scale;
-        }
-        stride *= extent;
-    }
-    strides
-}
-
-/// Returns the extents of the axes of a kernel. If two axes are contiguous in all tensors, as in
-/// elementwise operations on one shape, the second one has the indices of both, and the first one
-/// the extent 1, so that fewer indices are computed.
-fn joined_axes(graph: &Graph, kernel: &FusedKernel) -> Vec<usize> {
-    let mut axes = kernel.axes.clone();
-    if axes.contains(&0) {
-        return axes;
-    }
-    let of_input = |input: &KernelInput| {
-        let shape = graph.ty(input.value).element().shape.known().expect("the shapes are known");
-        Some(strides(input.map.as_ref()?, &shape, axes.len()))
-    };
-    let strides: Vec<Vec<isize>> = kernel.inputs.iter().filter_map(of_input).collect();
-    let sets = kernel.stages.iter().flat_map(|stage| [stage.along, stage.work.over()]);
-    // The depth of a matmul is along no stage.
-    let depth =
-        kernel.axes.len() - usize::from(kernel.product().is_some_and(|product| product.along.len() < axes.len()));
-    let sets: Vec<AxisSet> = sets.chain([AxisSet::first(depth)]).collect();
-    let mut second = None;
-    for first in (0..axes.len()).rev().filter(|&axis| kernel.axes[axis] != 1) {
-        if let Some(second) = second
-            && strides.iter().all(|strides| strides[first] == strides[second] * axes[second] as isize)
-            && sets.iter().all(|set| set.contains(first) == set.contains(second))
-        {
-            axes[second] *= axes[first];
-            axes[first] = 1;
-        } else {
-            second = Some(first);
-        }
-    }
-    axes
 }
 
 /// Returns whether an operation fails for a second operand of zero, if that is an integer.

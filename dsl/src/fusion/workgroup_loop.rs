@@ -32,12 +32,12 @@
 
 use super::access::{through_views, viewed};
 use super::scalar_loop::{LOOP_STATES, LoopShader};
-use super::wgsl::{
-    MAX_BUFFERS, MemoryPlace, MemoryPlaces, NotPrinted, ShaderFunctions, THREADS, element_index, index_end,
-    kernel_of_node,
-};
+use super::shader_functions::ShaderFunctions;
+use super::shader_memory::{MemoryPlace, MemoryPlaces, element_index};
+use super::wgsl::{MAX_BUFFERS, NotPrinted, THREADS, index_end, kernel_of_node};
 use super::{
-    AxisSet, Coord, FusedKernel, Fusion, FusionTarget, KernelInput, NodeRole, RowLimits, StageSource, row_axes,
+    AxisSet, Coord, FusedKernel, Fusion, FusionTarget, KernelInput, NodeRole, RowLimits, StageSource,
+    row_axes_of_workgroups,
 };
 use crate::ir::{Graph, Node, NodeData, Op, Region, Value};
 use crate::ops::attributes::{Along, AlongOrKept, IndexRange, SliceTarget};
@@ -73,7 +73,7 @@ struct WorkgroupTarget;
 impl FusionTarget for WorkgroupTarget {
     fn computes(&self, graph: &Graph, node: Node) -> bool {
         let Op::Prim(op, _) = graph.node(node).op else { return false };
-        matches!(op.class, OpClass::Scalar(_) | OpClass::Random(_)) || op.reduces_by().is_some() || op == prim::MATMUL
+        matches!(op.class, OpClass::Scalar(_) | OpClass::Reduce(_) | OpClass::Random(_)) || op == prim::MATMUL
     }
 
     fn max_inputs(&self) -> usize {
@@ -97,11 +97,11 @@ impl FusionTarget for WorkgroupTarget {
     }
 
     fn rows(&self) -> Option<RowLimits> {
-        Some(RowLimits { width: 8192, parts: 32, inputs: 32, outputs: 8, columns: 1 })
+        Some(RowLimits::OF_WORKGROUPS)
     }
 
     fn row_axes(&self, shape: &[usize], over: AxisSet) -> Option<AxisSet> {
-        row_axes(shape, over).filter(|rows| rows.is_empty() || !rows.is_subset(over))
+        row_axes_of_workgroups(shape, over)
     }
 
     fn accepts(&self, graph: &Graph, kernel: &FusedKernel) -> bool {
@@ -290,6 +290,7 @@ fn barrier() {{
 @compute @workgroup_size({N_THREADS})
 fn main(@builtin(local_invocation_index) thread: u32) {{
     if thread == 0u {{ atomicStore(&failure, 0u); }}
+    workgroupBarrier();
     var steps = 0u;
 {}}}
 ",
@@ -316,14 +317,16 @@ fn main(@builtin(local_invocation_index) thread: u32) {{
             return Err(NotPrinted::TooMuchWork);
         }
         // The iteration of an inner loop that has ended a long run begins again in another run.
-        let leave = |word: &str, of: &str| format!("if {word} != {of} || is_first {{ state = {stuck}u; }} break;");
-        self.line(format_args!("if {goes} > 1u {{ {} }}", leave(&format!("{goes} / 2u"), "1u")));
+        let leave_if_failed = |word: &str| {
+            format!("if {word} > 1u {{ if {word} / 2u != 1u || is_first {{ state = {stuck}u; }} break; }}")
+        };
+        self.line(format_args!("{}", leave_if_failed(&goes)));
         self.line(format_args!("if {goes} == 0u {{ state = {ends}u; break; }}"));
         self.line(format_args!("if !is_first && steps + {n_steps}u > {max_steps}u {{ break; }}"));
         self.line(format_args!("steps += {n_steps}u;"));
         self.body += &body;
         let failed = self.decision(None)?;
-        self.line(format_args!("if {failed} > 1u {{ {} }}", leave(&format!("{failed} / 2u"), "1u")));
+        self.line(format_args!("{}", leave_if_failed(&failed)));
         self.assign(&nexts, variables)?;
         self.indentation -= 1;
         self.line(format_args!("}}"));

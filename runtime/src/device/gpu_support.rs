@@ -228,3 +228,53 @@ fn primitive(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) -> 
         _ => format!("has no shader for `{op}` on {}", operand.dtype),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_dsl::Graph;
+
+    /// Returns whether a GPU whose loops end after 32,768 iterations runs the last node of a graph.
+    fn is_supported(parameters: &str, node: &str) -> bool {
+        let text = format!("graph @f({parameters}) {{\n%y = {node}\nreturn\n}}\n");
+        let graph = Graph::parse(&text, "f.ir").unwrap_or_else(|e| panic!("{}\n{text}", e[0]));
+        let node = *graph.region(graph.root()).nodes.last().expect("there is a node");
+        let data = graph.node(node);
+        let [operands, results] =
+            [&data.operands, &data.results].map(|values| values.iter().map(|&v| graph.ty(v)).collect::<Vec<&Type>>());
+        let limits = SizeLimits { max_bytes: 1 << 30, max_iterations: Some(1 << 15), has_halves: true };
+        matches!(supports(&data.op, &operands, &results, &limits), Support::Yes)
+    }
+
+    #[test]
+    fn only_the_axis_of_an_operation_must_be_short() {
+        for (parameters, short, long) in [
+            ("%x: f32[40000, 10]", "argmax %x {axis=1}", "argmax %x {axis=0}"),
+            ("%x: f32[40000, 10]", "cumsum %x {axis=1, reverse=false}", "cumsum %x {axis=0, reverse=false}"),
+        ] {
+            assert!(is_supported(parameters, short), "{short}");
+            assert!(!is_supported(parameters, long), "{long}");
+        }
+        assert!(is_supported("%x: f32[2000000, 10]", "softmax %x {axis=1}"));
+        assert!(!is_supported("%x: f32[2000000, 10]", "softmax %x {axis=0}"));
+        let scatter = "scatter_add_along_axis %x, %i, %u {axis=1}";
+        assert!(is_supported("%x: f32[40000, 10], %i: i32[40000, 1], %u: f32[40000, 1]", scatter));
+        assert!(!is_supported("%x: f32[1, 10], %i: i32[1, 40000], %u: f32[1, 40000]", scatter));
+    }
+
+    #[test]
+    fn long_rows_are_short_in_parts() {
+        assert!(is_supported("%x: f32[16777216]", "sum %x {axes=[0], keepdim=false}"));
+        // A prime number has no parts.
+        assert!(!is_supported("%x: f32[16777213]", "sum %x {axes=[0], keepdim=false}"));
+    }
+
+    #[test]
+    fn bounds_of_indices_fit_into_words() {
+        let check = |id: &str, extent: u64| {
+            is_supported(&format!("%i: {id}[3]"), &format!("check_index %i {{axis=0, extent={extent}, size=1}}"))
+        };
+        assert!(check("i32", 1 << 33) && check("u32", u32::MAX.into()));
+        assert!(!check("u32", 1 << 32));
+    }
+}

@@ -16,7 +16,7 @@ use anabranch_dsl::fusion::{
     AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, KernelStage, LoopShader, MAX_LOOP_STEPS, MAX_WORKGROUPS,
     NodeRole, ParallelLoopShader, RowLimits, StageSource, WorkgroupLoops,
 };
-use anabranch_dsl::fusion::{index_end, node_to_wgsl, row_axes, viewed};
+use anabranch_dsl::fusion::{index_end, node_to_wgsl, row_axes_of_workgroups, viewed};
 use anabranch_dsl::ir::dependence::LoopVarRole;
 use anabranch_dsl::ir::{Graph, Node, NodeData, Op, Region, StackOp, Value};
 use anabranch_dsl::ops::attributes::{Along, AlongOrKept, Conv, IndexRange, MeanPool, Pool, RunningSum, SliceTarget};
@@ -30,9 +30,9 @@ use std::sync::atomic::AtomicU32;
 /// The threads of a workgroup whose threads compute one element or row each.
 pub(super) const THREADS: usize = 64;
 
-/// The steps of a run of a loop that a workgroup runs: on a GPU, and on a driver that computes on a
-/// CPU, which ends the loops of a thread early.
-const MAX_WORKGROUP_STEPS: [u32; 2] = [1 << 20, MAX_LOOP_STEPS];
+/// The steps of a run of a loop that a workgroup runs: on a GPU, where a dispatch must not take
+/// seconds, and on a driver that computes on a CPU, which ends the loops of a thread early.
+const MAX_WORKGROUP_STEPS: [u32; 2] = [1 << 18, MAX_LOOP_STEPS];
 
 /// The kernels of a GPU: elementwise operations with the reductions that read them or that they
 /// read, products with the operations on their elements, or each operation alone.
@@ -44,8 +44,7 @@ impl FusionTarget for GpuTarget {
     fn computes(&self, graph: &Graph, node: Node) -> bool {
         let Op::Prim(op, _) = graph.node(node).op else { return false };
         match op.class {
-            OpClass::Scalar(_) | OpClass::Random(_) => true,
-            OpClass::Reduce(_) => op.reduces_by().is_some(),
+            OpClass::Scalar(_) | OpClass::Reduce(_) | OpClass::Random(_) => true,
             _ => matches!(op, prim::MATMUL | prim::CONV | prim::CONV_INPUT_GRAD | prim::CONV_WEIGHT_GRAD),
         }
     }
@@ -79,15 +78,12 @@ impl FusionTarget for GpuTarget {
         true
     }
 
-    /// A workgroup computes a row. It reads the tensors again after each reduction, from a cache if
-    /// the row is not long.
     fn rows(&self) -> Option<RowLimits> {
-        Some(RowLimits { width: 8192, parts: 32, inputs: 32, outputs: 8, columns: 1 })
+        Some(RowLimits::OF_WORKGROUPS)
     }
 
-    /// Sums of columns are kernels of their own, since each thread would wait for all rows.
     fn row_axes(&self, shape: &[usize], over: AxisSet) -> Option<AxisSet> {
-        row_axes(shape, over).filter(|rows| rows.is_empty() || !rows.is_subset(over))
+        row_axes_of_workgroups(shape, over)
     }
 
     fn accepts(&self, graph: &Graph, kernel: &FusedKernel) -> bool {

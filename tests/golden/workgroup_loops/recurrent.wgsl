@@ -85,6 +85,7 @@ fn barrier() {
 @compute @workgroup_size(256)
 fn main(@builtin(local_invocation_index) thread: u32) {
     if thread == 0u { atomicStore(&failure, 0u); }
+    workgroupBarrier();
     var steps = 0u;
     var state = 0u;
     loop {

@@ -82,7 +82,7 @@ pub(crate) struct Announced {
     pub(crate) element: usize,
 }
 
-/// What waits for a body.
+/// The use of a body: what waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyUse {
     Step(StepNumber),

@@ -483,7 +483,7 @@ fn all_calls_that_wait_for_a_program_hear_why_it_was_refused() {
         matches!(output, CallerOutput::Send { frame: WireFrame::ToPeer { frame: PeerFrame::Register { .. }, .. }, .. })
     };
     assert!(played.out.iter().any(registers), "the next call tries again: {:?}", played.out);
-    // What loads or has loaded stays.
+    // A program that loads or has loaded stays.
     played.caller.tell_refusals(PROGRAM);
     played.frame(CallerFrame::Registered { program: PROGRAM, cut: CUT });
     played.caller.tell_refusals(PROGRAM);

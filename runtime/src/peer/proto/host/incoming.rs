@@ -1,4 +1,4 @@
-//! What nodes open and send at a host: links, and bodies before they have arrived.
+//! Links that nodes open at a host, and bodies before they have arrived.
 //!
 //! Invariants:
 //!

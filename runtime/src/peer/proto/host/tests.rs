@@ -150,7 +150,7 @@ fn programs_of_one_owner_wait_for_each_other_while_they_load() {
     played.input(HostInput::Loaded { key: large, outcome: failed });
     let rest: Vec<u8> = begun(&mut played).into_iter().map(|(_, n, _)| n).collect();
     assert_eq!(rest, [5, 6]);
-    // What loads counts until it ends.
+    // A program counts while it loads.
     played.input(HostInput::LinkLost { link: OWNER_LINK, reason: "lost".to_owned() });
     assert_eq!(played.host.usage().work, 2);
 }
@@ -510,7 +510,7 @@ fn what_introduced_nodes_send_counts_for_the_owner_of_the_session() {
     let frame = WireFrame::Link(LinkFrame::Hello(hello));
     played.input(HostInput::Frame { link: LinkNumber(5), frame, body: 0 });
     assert_eq!(played.host.admit(LinkNumber(5), other, 100), Ok(Admission::Kept));
-    // What arrives, is cancelled, or is lost with its link, does not count any more.
+    // A body that arrives, is cancelled, or is lost with its link, does not count any more.
     played.input(HostInput::Cancelled { link: OWNER_LINK, to, len: 40 });
     assert_eq!(played.host.usage().incoming_bytes, 160);
     played.input(HostInput::LinkLost { link: second, reason: "lost".to_owned() });
