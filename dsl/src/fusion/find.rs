@@ -285,8 +285,9 @@ impl Finder<'_> {
         self.graph.ty(value).element().shape.known()
     }
 
-    /// Returns the operation of a node that can be a stage. Of a user's operations, only elementwise
-    /// ones can be: others may have other operands and attributes than those of their class.
+    /// Returns the operation of a node that can be a stage. Of a user's operations, only
+    /// elementwise ones can be: others may have other operands and attributes than those of
+    /// their class.
     fn stage_op(&self, node: Node) -> Option<Prim> {
         let data = self.graph.node(node);
         let Op::Prim(op, _) = data.op else { return None };
