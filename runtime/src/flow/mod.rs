@@ -49,6 +49,8 @@ pub(crate) mod distributed;
 pub(crate) mod driver;
 pub(crate) mod executor;
 mod explain;
+#[cfg(all(feature = "peers", any(test, feature = "testing")))]
+pub(crate) mod hostile;
 #[cfg(feature = "testing")]
 mod in_one_process;
 mod partition;

@@ -10,13 +10,15 @@ use super::proto::hostile::{frames, fuzz_frame, fuzz_protocol, protocols};
 use crate::device::{CompileOptions, CpuDevice, Device, DeviceId};
 use crate::flow::PartitionOptions;
 use crate::flow::executor::hostile::{fuzz_gate, schedules};
+use crate::flow::hostile::{HostileProgram, fuzz_step, step_schedules};
 use crate::flow::remote::ProcessId;
 use crate::place::place_at_random_where;
-use anabranch_dsl::Graph;
 use anabranch_dsl::device::DeviceKind;
+use anabranch_dsl::interp::{self, InterpOptions};
 use anabranch_dsl::ir::wire;
+use anabranch_dsl::{Bytes, Graph, HostTensor};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Something that takes any bytes.
 #[derive(Clone, Copy, Debug)]
@@ -44,9 +46,11 @@ impl FuzzTarget {
     pub const PROGRAM: FuzzTarget = FuzzTarget { name: "program", run: fuzz_program, inputs: programs };
     /// Messages to the executors of a step.
     pub const GATE: FuzzTarget = FuzzTarget { name: "gate", run: fuzz_gate, inputs: schedules };
+    /// Messages and tensors to the processes of a step.
+    pub const STEP: FuzzTarget = FuzzTarget { name: "step", run: fuzz_step_of_programs, inputs: step_schedules };
 
     /// All targets of peers.
-    pub const ALL: [FuzzTarget; 7] = [
+    pub const ALL: [FuzzTarget; 8] = [
         FuzzTarget::FRAME,
         FuzzTarget::PROTOCOL,
         FuzzTarget::LINK,
@@ -54,6 +58,7 @@ impl FuzzTarget {
         FuzzTarget::ADDRESS,
         FuzzTarget::PROGRAM,
         FuzzTarget::GATE,
+        FuzzTarget::STEP,
     ];
 }
 
@@ -86,13 +91,39 @@ fn fuzz_program(input: &[u8]) -> bool {
     let Ok(spec) = ProgramSpec::decode(input) else { return false };
     let again = ProgramSpec::decode(&spec.encode()).expect("a program that was encoded can be decoded");
     assert_eq!(again.cut().1, spec.cut().1, "the cut depends on the encoding");
-    let local = |kind: DeviceKind, index: u32| -> Option<Arc<dyn Device>> {
-        let exists = kind == DeviceKind::Cpu && index < 2;
-        exists.then(|| Arc::new(CpuDevice::new(DeviceId::from_index(index as usize), None, 1)) as _)
-    };
     // A program may need a device or a kernel that the peer does not have.
-    let _ = spec.load(ProcessId(1), local, || false);
+    let _ = spec.load(ProcessId(1), local_device, || false);
     true
+}
+
+/// Returns a device of a process, each of which has two.
+fn local_device(kind: DeviceKind, index: u32) -> Option<Arc<dyn Device>> {
+    let exists = kind == DeviceKind::Cpu && index < 2;
+    exists.then(|| Arc::new(CpuDevice::new(DeviceId::from_index(index as usize), None, 1)) as _)
+}
+
+/// Runs a step of a program in three processes, with arrivals that one of them made up.
+fn fuzz_step_of_programs(input: &[u8]) -> bool {
+    static PROGRAMS: OnceLock<Vec<HostileProgram>> = OnceLock::new();
+    let programs = PROGRAMS.get_or_init(|| {
+        let inputs = [
+            vec![HostTensor::new([2], vec![0.5f32, -1.0])],
+            vec![HostTensor::scalar(1i64), HostTensor::scalar(5i64)],
+            vec![HostTensor::new([2], vec![Bytes::from("a"), Bytes::from("xyz")]), HostTensor::new([2], vec![0i32, 2])],
+        ];
+        let of_each = programs();
+        let program = |(inputs, bytes): (Vec<HostTensor>, &Vec<u8>)| {
+            let decode = || ProgramSpec::decode(bytes).expect("the program was encoded");
+            let load =
+                |process| decode().load(ProcessId(process), local_device, || false).expect("the devices exist").0;
+            let outputs = interp::run(&decode().graph, &inputs, &mut vec![], InterpOptions::new());
+            let drivers = (0..3).map(|process| Arc::new(load(process))).collect();
+            HostileProgram { drivers, inputs, outputs: outputs.expect("the program has no errors") }
+        };
+        let inputs = inputs.into_iter().flat_map(|inputs| vec![inputs; of_each.len() / 3]);
+        inputs.zip(&of_each).map(program).collect()
+    });
+    fuzz_step(programs, input)
 }
 
 fn programs() -> Vec<Vec<u8>> {

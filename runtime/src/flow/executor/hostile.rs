@@ -269,14 +269,18 @@ pub(crate) fn fuzz_gate(mut input: &[u8]) -> bool {
     is_admitted
 }
 
-/// Returns inputs of [`fuzz_gate`]. Any bytes are a schedule; these are long enough to get far.
-pub(crate) fn schedules() -> Vec<Vec<u8>> {
-    let mut state = 1u32;
-    let mut next = || {
+/// Returns a generator of bytes.
+pub(crate) fn bytes_from(mut state: u32) -> impl FnMut() -> u8 {
+    move || {
         // Numerical Recipes' linear congruential generator; its upper bits are random enough.
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (state >> 24) as u8
-    };
+    }
+}
+
+/// Returns inputs of [`fuzz_gate`]. Any bytes are a schedule; these are long enough to get far.
+pub(crate) fn schedules() -> Vec<Vec<u8>> {
+    let mut next = bytes_from(1);
     (0..200).map(|i| (0..20 + 2 * i).map(|_| next()).collect()).collect()
 }
 
