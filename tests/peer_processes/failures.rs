@@ -97,6 +97,31 @@ fn a_killed_peer_ends_the_step_that_waits_for_it_and_can_come_back() {
 }
 
 #[test]
+fn each_session_that_waits_for_a_killed_peer_gets_one_error() {
+    bounded("two_sessions", |test| {
+        let peer = test.peer("a");
+        let calls: Vec<_> = (0..2)
+            .map(|_| {
+                let session = test.session([&peer]);
+                let f = session.function(|n: Tensor<i64>| on("/peer:0/cpu:0", || spin(n)));
+                let f = f.expect("the function can be traced");
+                thread::spawn(move || (f.call(i64::MAX), Instant::now(), session))
+            })
+            .collect();
+        until("both steps run", || test.status(&peer).steps == 2);
+        peer.process.kill();
+        let killed = Instant::now();
+        for call in calls {
+            let (result, at, session) = call.join().expect("a call does not panic");
+            assert_explains(&result.expect_err("the loop does not end"), &peer, "does not listen any more");
+            assert!(at - killed <= FAILURE_TIMEOUT, "the failure was detected after {:?}", at - killed);
+            let here = session.function(|x: Tensor| x * 2.0).expect("the function can be traced");
+            assert_eq!(here.call(1.0).expect("the rest of the session goes on"), 2.0);
+        }
+    });
+}
+
+#[test]
 fn a_peer_killed_between_two_steps_leaves_the_other_variables_as_they_were() {
     bounded("killed_between", |test| {
         let mut peers = [test.peer("a"), test.peer("b")];

@@ -48,6 +48,38 @@ fn launch_runs_a_program_with_peers() {
     });
 }
 
+/// With GPUs, each peer offers those that this process can use.
+#[test]
+fn launched_peers_offer_gpus() {
+    bounded("launched_gpus", |test| {
+        let gpus = anabranch::gpu_adapters().len();
+        let mut command = Command::new(ANABRANCH);
+        command.args(["launch", "-n", "1", "--gpu", "--gpu-memory", "100000000", "--"]);
+        command.arg(std::env::current_exe().expect("the system names this program"));
+        let launched = test.start(command.args(["--ignored", "--exact", "--nocapture", "launch::names_of_devices"]));
+        let (status, text) = (launched.wait(), format!("{}{}", launched.output(), launched.errors()));
+        if gpus == 0 {
+            assert_eq!(status.code(), Some(1), "{text}");
+            assert!(
+                text.contains("no GPU that anabranch can use") && text.contains("peer 0 has not started"),
+                "{text}"
+            );
+        } else {
+            assert_eq!(status.code(), Some(0), "{text}");
+            assert_eq!(text.matches("/peer:0/gpu:").count(), gpus, "{text}");
+        }
+    });
+}
+
+/// A program that `launch` runs.
+#[test]
+#[ignore = "the program of another test"]
+fn names_of_devices() {
+    let session = Session::builder().peers_of_environment().expect("the launcher sets peers");
+    let session = session.build().expect("the peers run");
+    session.devices().iter().for_each(|device| println!("{device}"));
+}
+
 #[test]
 fn launch_returns_the_exit_code_and_ends_the_peers() {
     bounded("exit_code", |test| {
@@ -98,6 +130,12 @@ fn wrong_arguments_and_full_files_are_errors() {
     assert_eq!(output.status.code(), Some(2));
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("`--token 0` is not a number of seconds above 0"), "{error}");
+    for command in ["launch -n 1 --gpu-memory 1 -- true", "peer --listen 127.0.0.1:0 --gpu-memory 1"] {
+        let output = Command::new(ANABRANCH).args(command.split(' ')).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{command}");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains("`--gpu-memory` needs `--gpu`"), "{error}");
+    }
 
     if let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") {
         let output = Command::new(ANABRANCH).arg("--help").stdout(full).output().unwrap();

@@ -1,7 +1,9 @@
 //! Slow and broken networks: the peer is in a namespace of its own. Skipped if this process may not
 //! make one, unless `ANABRANCH_NAMESPACES` is set.
 
-use crate::processes::{ANABRANCH, FAILURE_TIMEOUT, PeerProcess, ProcessTest, bounded, nothing_runs, spin, until};
+use crate::processes::{
+    ANABRANCH, FAILURE_TIMEOUT, PeerProcess, ProcessTest, bounded, nothing_runs, spin, timed, until,
+};
 use anabranch::peers::Profile;
 use anabranch::prelude::*;
 use anabranch::{ErrorKind, Session};
@@ -91,7 +93,9 @@ fn a_link_that_goes_down_is_lost_and_found_again() {
         let call = thread::spawn(move || (f.call(i64::MAX), f));
         until("the step runs", || test.status(peer).steps == 1);
         assert!(run(&format!("ip link set {} down", namespace.device)));
-        let (result, f) = call.join().expect("a call does not panic");
+        let (joined, after) = timed(|| call.join());
+        let (result, f) = joined.expect("a call does not panic");
+        assert!(after <= FAILURE_TIMEOUT, "the failure was detected after {after:?}");
         let error = result.expect_err("the link is down");
         assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
         let text = error.to_string();
@@ -99,6 +103,42 @@ fn a_link_that_goes_down_is_lost_and_found_again() {
         assert!(run(&format!("ip link set {} up", namespace.device)));
         until("the peer ends the step", || nothing_runs(&test.status(peer)));
         assert_eq!(f.call(5).expect("the link is up"), 5);
+    });
+}
+
+/// Halves a number `n` times. Each iteration needs values both ways.
+#[graph]
+fn halved(x: Tensor, n: Tensor<i32>) -> Tensor {
+    let mut x = x;
+    let mut i = on("/peer:local/cpu:0", || scalar(0i32));
+    while i < n {
+        i = on("/peer:local/cpu:0", || i + 1);
+        x = on("/peer:0/cpu:0", || x * 0.25);
+        x = on("/peer:local/cpu:0", || x * 2.0);
+    }
+    x
+}
+
+/// The decisions and the scalars of a loop are not queued behind megabytes.
+#[test]
+fn a_loop_over_a_link_does_not_wait_for_a_transfer() {
+    with_namespace("loop_beside_transfer", 2, |test, namespace, peer| {
+        let session = session(test, peer);
+        let ends = session.function(|x: Tensor| on("/peer:0/cpu:0", || x.sum())).expect("the function can be traced");
+        let halves = session.function(halved).expect("the function can be traced");
+        assert_eq!(halves.call((1.0, 3)).expect("the peer runs"), 0.125);
+        let zeros = vec![0.0f32; 1_000_000];
+        assert_eq!(ends.call(zeros.clone()).expect("the peer runs"), 0.0);
+        if !run(&format!("tc qdisc add dev {} root tbf rate 10mbit burst 32kb latency 50ms", namespace.device)) {
+            return skip("loop_beside_transfer", "this system has no `tbf`");
+        }
+        // 4 MB take more than three seconds.
+        let transfer = thread::spawn(move || ends.call(zeros));
+        until("the transfer runs", || test.status(peer).steps == 1);
+        assert_eq!(halves.call((1.0, 5)).expect("the link is slow, but works"), 0.03125);
+        assert!(!transfer.is_finished(), "the loop waited for the transfer");
+        let sum = transfer.join().expect("a call does not panic");
+        assert_eq!(sum.expect("the link is slow, but works"), 0.0);
     });
 }
 

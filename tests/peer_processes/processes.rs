@@ -32,6 +32,12 @@ pub fn is_slow() -> bool {
     std::env::var_os("ANABRANCH_SLOW").is_some_and(|value| value == "1")
 }
 
+/// Returns what a function returns, and how long it took.
+pub fn timed<T>(f: impl FnOnce() -> T) -> (T, Duration) {
+    let begun = Instant::now();
+    (f(), begun.elapsed())
+}
+
 /// Waits until a condition holds.
 #[track_caller]
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {

@@ -7,7 +7,7 @@
 
 use crate::CommandError;
 use crate::arguments::{CommandLine, UsageError};
-use crate::peer::{KEY_OF_PROGRAM, RemovedAtEnd, seconds_of};
+use crate::peer::{KEY_OF_PROGRAM, RemovedAtEnd, gpus_of, seconds_of};
 use crate::signals::{EndRequest, end_requests};
 use anabranch::Diagnostic;
 use anabranch::peers::{NodeId, NodeKey, PeerAddress};
@@ -27,6 +27,8 @@ by the variables ANABRANCH_PEERS and ANABRANCH_NODE_KEY.
   -n N                 the number of peers
   --cpus N             the number of CPU devices of each peer; by default 1
   --threads N          the number of threads of each peer; by default one for each core
+  --gpu                each peer offers all GPUs
+  --gpu-memory BYTES   how much memory of each GPU the program may use at each peer; by default all
   --failure-timeout S  how long another process may fail to respond; by default 10
 ";
 
@@ -75,9 +77,13 @@ impl Peers {
                 let _ = BufReader::new(out).read_line(&mut line);
                 let _ = send.send(line);
             });
-            let line = line.recv_timeout(START).unwrap_or_default();
-            let address = line.trim().parse();
-            addresses.push(address.map_err(|_| Diagnostic::new(format!("peer {i} did not start within {START:?}")))?);
+            let line = line.recv_timeout(START);
+            let address = line.as_deref().unwrap_or_default().trim().parse();
+            addresses.push(address.map_err(|_| match line {
+                // It has said why.
+                Ok(_) => Diagnostic::new(format!("peer {i} has not started")),
+                Err(_) => Diagnostic::new(format!("peer {i} has not started within {START:?}")),
+            })?);
         }
         Ok((peers, addresses))
     }
@@ -130,6 +136,10 @@ pub(crate) fn run(mut given: CommandLine) -> Result<ExitCode, CommandError> {
         if let Some(n) = given.option::<u32>(option)? {
             options.extend([option.to_owned(), n.to_string()]);
         }
+    }
+    if let Some(gpus) = gpus_of(&mut given)? {
+        options.push("--gpu".to_owned());
+        options.extend(gpus.memory.into_iter().flat_map(|bytes| ["--gpu-memory".to_owned(), bytes.to_string()]));
     }
     if let Some(timeout) = seconds_of(&mut given, "--failure-timeout")? {
         options.extend(["--failure-timeout".to_owned(), timeout.as_secs_f64().to_string()]);

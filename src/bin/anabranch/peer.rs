@@ -93,7 +93,7 @@ fn settings(mut given: CommandLine) -> Result<Settings, CommandError> {
         token => token,
     };
     let (cpus, threads) = (given.option::<u32>("--cpus")?, given.option::<usize>("--threads")?);
-    let (gpu, gpu_memory) = (given.has("--gpu"), given.option::<u64>("--gpu-memory")?);
+    let gpus = gpus_of(&mut given)?;
     let profile = profile_of(&mut given)?;
     let failure_timeout = seconds_of(&mut given, "--failure-timeout")?;
     let memory = given.option::<u64>("--memory")?;
@@ -120,10 +120,8 @@ fn settings(mut given: CommandLine) -> Result<Settings, CommandError> {
     options = step_memory.into_iter().fold(options, PeerOptions::step_memory);
     options = load_time.into_iter().fold(options, PeerOptions::load_time);
     options = step_time.into_iter().fold(options, PeerOptions::step_time);
-    if gpu {
-        options = with_gpus(options, gpu_memory)?;
-    } else if gpu_memory.is_some() {
-        return Err(UsageError("`--gpu-memory` needs `--gpu`".to_owned()).into());
+    if let Some(gpus) = gpus {
+        options = with_gpus(options, gpus.memory)?;
     }
     let token = token.map(|seconds| JoinToken::generate(Duration::from_secs(seconds))).transpose()?;
     let is_open = !allowed.is_empty() || token.is_some();
@@ -240,6 +238,24 @@ fn host_name() -> Option<String> {
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
+/// The GPUs that a peer is to offer: all of them.
+pub(crate) struct OfferedGpus {
+    /// The bytes of each that all sessions together may use.
+    pub(crate) memory: Option<u64>,
+}
+
+/// Returns the GPUs that the options ask for.
+pub(crate) fn gpus_of(given: &mut CommandLine) -> Result<Option<OfferedGpus>, UsageError> {
+    match (given.has("--gpu"), given.option::<u64>("--gpu-memory")?) {
+        (false, Some(_)) => Err(UsageError("`--gpu-memory` needs `--gpu`".to_owned())),
+        (false, None) => Ok(None),
+        (true, _) if cfg!(not(feature = "gpu")) => {
+            Err(UsageError("`--gpu`: this program was built without the feature `gpu`".to_owned()))
+        }
+        (true, memory) => Ok(Some(OfferedGpus { memory })),
+    }
+}
+
 #[cfg(feature = "gpu")]
 fn with_gpus(options: PeerOptions, memory: Option<u64>) -> Result<PeerOptions, CommandError> {
     let adapters = anabranch::gpu_adapters();
@@ -256,5 +272,5 @@ fn with_gpus(options: PeerOptions, memory: Option<u64>) -> Result<PeerOptions, C
 
 #[cfg(not(feature = "gpu"))]
 fn with_gpus(_: PeerOptions, _: Option<u64>) -> Result<PeerOptions, CommandError> {
-    Err(UsageError("`--gpu`: this program was built without the feature `gpu`".to_owned()).into())
+    panic!("without the feature `gpu`, the options ask for no GPU")
 }
