@@ -30,6 +30,9 @@ const MOST_ROWS: usize = 8;
 const IN_PLACE: usize = 2;
 /// The columns of the widest panel that is copied.
 const NARROW: usize = 16;
+/// Number of rows of the right matrix between prefetch and copy. Each is in another page, so the
+/// processor does not foresee them.
+const COPIED_AHEAD: usize = 12;
 
 /// The strides of a matrix between rows (`down`) and between columns (`right`).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -281,6 +284,9 @@ unsafe fn copy_panels<V: Vector, const VECTORS: usize>(
     unsafe {
         for p in 0..depth {
             let row = from.add(p * apart);
+            for column in (0..columns).step_by(LINE / size_of::<V::T>()) {
+                V::prefetch(row.wrapping_add(COPIED_AHEAD * apart + column));
+            }
             for column in (0..columns).step_by(wide) {
                 let (from, to) = (row.add(column), to.add(column * depth + p * wide));
                 let n = wide.min(columns - column);
@@ -334,6 +340,8 @@ unsafe fn row<V: Vector>(
 #[inline(always)]
 fn height<const ROWS: usize>(left: usize) -> usize {
     match left {
+        // A tile of two rows has too few sums to hide the latency of additions.
+        8 if const { ROWS == 6 } => 4,
         n if n >= ROWS => ROWS,
         4.. => 4,
         2.. => 2,
@@ -395,6 +403,29 @@ impl<T: Lane> Tile<T> {
         }
     }
 
+    /// Adds the products of one column of the left matrix and one row of the panel.
+    #[inline(always)]
+    unsafe fn step<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(
+        &self,
+        sums: &mut [[V; VECTORS]; ROWS],
+        rows: &[*const T; ROWS],
+        at: &mut usize,
+        right: &mut *const T,
+    ) {
+        // SAFETY: as for `Block::run`.
+        unsafe {
+            let panel: [V; VECTORS] = std::array::from_fn(|c| V::load(right.add(c * V::N)));
+            for (row, sums) in rows.iter().zip(sums) {
+                let x = V::splat(*row.add(*at));
+                for (sum, &w) in sums.iter_mut().zip(&panel) {
+                    *sum = x.mul_add(w, *sum);
+                }
+            }
+            *at += self.left_at.right;
+            *right = right.add(self.step);
+        }
+    }
+
     #[inline(always)]
     unsafe fn compute<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(self) {
         // SAFETY: as for `Block::run`.
@@ -407,19 +438,18 @@ impl<T: Lane> Tile<T> {
             for r in 0..ROWS {
                 V::prefetch(self.result.wrapping_add(r * self.result_at.down));
             }
-            for line in 0..self.next_lines {
-                V::prefetch(self.next.wrapping_add(line * LINE / size_of::<T>()));
-            }
-            for _ in 0..self.depth {
-                let panel: [V; VECTORS] = std::array::from_fn(|c| V::load(right.add(c * V::N)));
-                for (row, sums) in rows.iter().zip(&mut sums) {
-                    let x = V::splat(*row.add(at));
-                    for (sum, &w) in sums.iter_mut().zip(&panel) {
-                        *sum = x.mul_add(w, *sum);
-                    }
+            // The prefetches are spread over the first steps: many at once would wait for each
+            // other, and the tile for them.
+            let lines_of_step = const { (VECTORS * V::N * size_of::<T>()).div_ceil(LINE) };
+            let n_prefetching = self.next_lines.div_ceil(lines_of_step).min(self.depth);
+            for step in 0..n_prefetching {
+                for line in 0..lines_of_step {
+                    V::prefetch(self.next.wrapping_add((step * lines_of_step + line) * LINE / size_of::<T>()));
                 }
-                at += self.left_at.right;
-                right = right.add(self.step);
+                self.step(&mut sums, &rows, &mut at, &mut right);
+            }
+            for _ in n_prefetching..self.depth {
+                self.step(&mut sums, &rows, &mut at, &mut right);
             }
             if self.result_at.right == 1 && self.columns == V::N * VECTORS {
                 for (r, sums) in sums.into_iter().enumerate() {
