@@ -340,7 +340,7 @@ unsafe fn row<V: Vector>(
 #[inline(always)]
 fn height<const ROWS: usize>(left: usize) -> usize {
     match left {
-        // A tile of two rows has too few sums to hide the latency of additions.
+        // Not six and two: two rows have too few sums to hide the latency of additions.
         8 if const { ROWS == 6 } => 4,
         n if n >= ROWS => ROWS,
         4.. => 4,
@@ -405,7 +405,7 @@ impl<T: Lane> Tile<T> {
 
     /// Adds the products of one column of the left matrix and one row of the panel.
     #[inline(always)]
-    unsafe fn step<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(
+    unsafe fn add_products<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(
         &self,
         sums: &mut [[V; VECTORS]; ROWS],
         rows: &[*const T; ROWS],
@@ -446,10 +446,10 @@ impl<T: Lane> Tile<T> {
                 for line in 0..lines_of_step {
                     V::prefetch(self.next.wrapping_add((step * lines_of_step + line) * LINE / size_of::<T>()));
                 }
-                self.step(&mut sums, &rows, &mut at, &mut right);
+                self.add_products(&mut sums, &rows, &mut at, &mut right);
             }
             for _ in n_prefetching..self.depth {
-                self.step(&mut sums, &rows, &mut at, &mut right);
+                self.add_products(&mut sums, &rows, &mut at, &mut right);
             }
             if self.result_at.right == 1 && self.columns == V::N * VECTORS {
                 for (r, sums) in sums.into_iter().enumerate() {
