@@ -1,7 +1,7 @@
 //! `&`, `|`, `^`, `!`, `<<`, `>>` on integer tensors: the results of Rust in all engines, including
 //! native code.
 
-use crate::support::{check, error_of};
+use crate::support::{check, check_each, error_of};
 use anabranch::prelude::*;
 
 #[test]
@@ -49,7 +49,7 @@ fn generated(seed: Tensor<u32>, n: Tensor<i32>) -> (Tensor<u32>, Tensor<i32>, Te
 
 #[test]
 fn loops_over_bits_are_those_of_rust() {
-    for (seed, n) in [(1u32, 0), (2_463_534_242, 1), (77, 40), (u32::MAX, 100)] {
+    let cases = [(1u32, 0), (2_463_534_242, 1), (77, 40), (u32::MAX, 100)].map(|(seed, n)| {
         let (mut x, mut count) = (seed, n);
         for _ in 0..n {
             x ^= x << 13;
@@ -58,8 +58,9 @@ fn loops_over_bits_are_those_of_rust() {
             count ^= 1i32.wrapping_shl(count as u32);
         }
         let expected = [f64::from(x), f64::from(x.count_ones()), f64::from(x.wrapping_shr(count as u32))];
-        check(generated, (seed, n), &expected);
-    }
+        ((seed, n), expected)
+    });
+    check_each(generated, cases);
 }
 
 #[test]
@@ -74,15 +75,16 @@ fn each_type_shifts_in_loops_by_counts_modulo_its_bits() {
         }
         (a, b, c)
     }
-    for n in [0, 1, 5, 12] {
+    let cases = [0, 1, 5, 12].map(|n| {
         let (mut a, mut b, mut c) = (0xA5u8, -1_234_567i64, -99i32);
         for i in 0..n {
             a = a.wrapping_shl((i + 3) as u32) | (!a).wrapping_shr(9);
             b = b.wrapping_shr(i as u32) ^ b.wrapping_shl(65);
             c = c.wrapping_shr((i - 2) as u32).wrapping_sub(!c.wrapping_shl(33));
         }
-        check(f, (0xA5u8, -1_234_567i64, -99i32, n), &[f64::from(a), b as f64, f64::from(c)]);
-    }
+        ((0xA5u8, -1_234_567i64, -99i32, n), [f64::from(a), b as f64, f64::from(c)])
+    });
+    check_each(f, cases);
 }
 
 #[test]

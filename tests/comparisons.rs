@@ -1,6 +1,6 @@
 //! Comparisons in all forms of Rust: operators, patterns, `matches!` and ranges.
 
-use crate::support::{check, error_of};
+use crate::support::{check, check_each, error_of};
 use anabranch::prelude::*;
 
 type S = Tensor<f64>;
@@ -100,12 +100,10 @@ fn patterns_of_a_match_may_be_constants() {
             _ => sum + 3,
         }
     }
-    for (x, y) in [(1, 10), (-4, 20), (6, 20), (i32::MAX, 30), (200, 200), (2, 40)] {
-        check(Codes::of, x, &[f64::from(y)]);
-    }
-    for (x, y, z) in [(1, 2.5, 1103), (1, 2.0, 1005), (6, 2.5, 1104), (0, 0.0, 1005)] {
-        check(pair, (x, y), &[f64::from(z)]);
-    }
+    let cases = [(1, 10), (-4, 20), (6, 20), (i32::MAX, 30), (200, 200), (2, 40)];
+    check_each(Codes::of, cases.map(|(x, y)| (x, [f64::from(y)])));
+    let cases = [(1, 2.5, 1103), (1, 2.0, 1005), (6, 2.5, 1104), (0, 0.0, 1005)];
+    check_each(pair, cases.map(|(x, y, z)| ((x, y), [f64::from(z)])));
 }
 
 #[test]
@@ -127,9 +125,8 @@ fn matches_and_contains_test_tensors() {
         let out = y + f64::from(matches!(x, 1..=3 | 7)) + 10.0 * f64::from(!(0.5..f64::from(k)).contains(&y));
         [out, f64::from(x == 1), f64::from(x >= 1)]
     };
-    for (x, y, k) in [(1, 1.0, 2), (7, 2.0, 2), (4, 0.5, 2), (0, f64::NAN, 2), (3, -1.0, 0)] {
-        check(f, (x, y, k), &expected(x, y, k));
-    }
+    let cases = [(1, 1.0, 2), (7, 2.0, 2), (4, 0.5, 2), (0, f64::NAN, 2), (3, -1.0, 0)];
+    check_each(f, cases.map(|(x, y, k)| ((x, y, k), expected(x, y, k))));
 }
 
 #[test]

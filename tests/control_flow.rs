@@ -4,7 +4,7 @@
 //! value of the staged version.
 #![deny(warnings)]
 
-use crate::support::check;
+use crate::support::{check, check_each};
 use anabranch::Diagnostic;
 use anabranch::prelude::*;
 
@@ -892,11 +892,8 @@ fn associated_constants_with_names_of_one_letter_are_patterns() {
         Tensor<i32>
     );
     function!(plain, i32);
-    for x in [-1, 0, 2, 3, 4, 7, 12] {
-        for y in [-4, 0, 1, 3, 7, 17] {
-            check(staged, (x, y), &[f64::from(plain(x, y))]);
-        }
-    }
+    let inputs = [-1, 0, 2, 3, 4, 7, 12].into_iter().flat_map(|x| [-4, 0, 1, 3, 7, 17].map(|y| (x, y)));
+    check_each(staged, inputs.map(|(x, y)| ((x, y), [f64::from(plain(x, y))])));
 }
 
 #[test]

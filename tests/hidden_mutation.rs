@@ -1,7 +1,7 @@
 //! Modifications that the form of the code hides: they are detected or rejected, but never applied
 //! regardless of the condition.
 
-use crate::support::check;
+use crate::support::{check, check_each};
 use anabranch::prelude::*;
 
 type S = Tensor<f64>;
@@ -65,12 +65,11 @@ fn methods_of_a_users_type_may_have_any_name() {
         by_reference(&mut pair, c);
         pair.now
     }
-    for (c, expected) in [(true, 10.0), (false, 1.0)] {
-        check(literal, (1.0, c), &[expected]);
-        check(made, (1.0, c), &[expected]);
-        check(of_self, (1.0, c), &[expected]);
-        check(passed, (1.0, c), &[expected]);
-    }
+    let cases = [((1.0, true), [10.0]), ((1.0, false), [1.0])];
+    check_each(literal, cases);
+    check_each(made, cases);
+    check_each(of_self, cases);
+    check_each(passed, cases);
 }
 
 fn make(x: S) -> Pair {
@@ -156,15 +155,14 @@ fn methods_of_known_names_change_a_variable_whose_type_no_token_shows() {
     fn of_a_parameter(x: S, c: Tensor<bool>) -> S {
         any(make(x), c).now
     }
-    for (c, expected) in [(true, 10.0), (false, 1.0)] {
-        check(called, (1.0, c), &[expected]);
-        check(passed, (1.0, c), &[expected]);
-        check(item, (1.0, c), &[expected]);
-        check(field, (1.0, c), &[expected]);
-        check(in_a_box, (1.0, c), &[expected]);
-        check(lent_items, (1.0, c), &[expected]);
-        check(of_a_parameter, (1.0, c), &[expected]);
-    }
+    let cases = [((1.0, true), [10.0]), ((1.0, false), [1.0])];
+    check_each(called, cases);
+    check_each(passed, cases);
+    check_each(item, cases);
+    check_each(field, cases);
+    check_each(in_a_box, cases);
+    check_each(lent_items, cases);
+    check_each(of_a_parameter, cases);
 }
 
 trait Rounds {
@@ -224,9 +222,7 @@ fn a_whole_that_perhaps_changes_stands_beside_its_parts() {
         }
         [now, total, sum]
     };
-    for n in [0, 1, 3, 5] {
-        check(f, (1.0, n), &host(n));
-    }
+    check_each(f, [0, 1, 3, 5].map(|n| ((1.0, n), host(n))));
     check(known, (1.0, 1), &[10.0, 2.0]);
     check(known, (1.0, 2), &[2.0, 3.0]);
     check(known, (1.0, 3), &[10.0, 4.0]);
@@ -438,9 +434,8 @@ fn compound_assignment_to_truth_values() {
         }
         [any, all, odd]
     }
-    for (n, expected) in [(0, [0.0, 1.0, 0.0]), (3, [0.0, 1.0, 1.0]), (4, [1.0, 1.0, 0.0]), (5, [1.0, 0.0, 1.0])] {
-        check(f, (1.0, n), &expected);
-    }
+    let cases = [(0, [0.0, 1.0, 0.0]), (3, [0.0, 1.0, 1.0]), (4, [1.0, 1.0, 0.0]), (5, [1.0, 0.0, 1.0])];
+    check_each(f, cases.map(|(n, expected)| ((1.0, n), expected)));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 #![allow(clippy::assign_op_pattern, reason = "both forms of assignment are staged")]
 
-use crate::support::{check, error_of};
+use crate::support::{check, check_each, error_of};
 use anabranch::prelude::*;
 
 type S = Tensor<f64>;
@@ -576,10 +576,11 @@ fn the_right_side_of_a_compound_assignment_may_read_the_place() {
         scalar(1.0)
     );
     function!(plain, f64, i32, 1.0);
-    for i in 0..3 {
+    let cases = [0, 1, 2].map(|i| {
         let (first, second) = plain(i, 0.5, 2.25);
-        check(staged, (i, 0.5, 2.25), &[first, second]);
-    }
+        ((i, 0.5, 2.25), [first, second])
+    });
+    check_each(staged, cases);
 }
 
 /// The receiver of a method is borrowed before the arguments are evaluated, and used after them.

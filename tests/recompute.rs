@@ -2,7 +2,7 @@
 
 #![allow(clippy::assign_op_pattern, reason = "both forms of assignment are staged")]
 
-use crate::support::{check, error_of};
+use crate::support::{check, check_each, error_of};
 use anabranch::dsl::function::{GraphFn, trace_fn};
 use anabranch::dsl::passes::Pipeline;
 use anabranch::prelude::*;
@@ -100,13 +100,12 @@ fn a_body_with_branches_and_loops_in_a_loop() {
         let (dx, dw) = gradients(y, (x, w));
         (y, dx, dw)
     }
-    for n in [0, 1, 2, 7] {
-        let args = || (0.3, 0.9, n);
-        let expected = anabranch::eval_with(plain, args()).unwrap();
-        let expected = [expected.0.item(), expected.1.item(), expected.2.item()];
-        check(plain, args(), &expected);
-        check(again, args(), &expected);
-    }
+    let cases = [0, 1, 2, 7].map(|n| {
+        let expected = anabranch::eval_with(plain, (0.3, 0.9, n)).unwrap();
+        ((0.3, 0.9, n), [expected.0.item(), expected.1.item(), expected.2.item()])
+    });
+    check_each(plain, cases);
+    check_each(again, cases);
 }
 
 #[test]
@@ -267,15 +266,16 @@ fn derivatives(y: (S, Tensor<i32>), x: S, w: S) -> (S, Tensor<i32>, S, S, S) {
 
 #[test]
 fn segments_have_the_gradients_of_the_plain_loop() {
-    for n in [0, 1, 2, 7, 64, 65] {
-        let plain = |x, w, n| derivatives(recurrence(x, w, n), x, w);
+    let plain = |x, w, n| derivatives(recurrence(x, w, n), x, w);
+    let cases = [0, 1, 2, 7, 64, 65].map(|n| {
         let (y, i, dx, dw, dxw) = anabranch::eval_with(plain, (0.3, 1.2, n)).unwrap();
         let expected = [y.item(), i.item().into(), dx.item(), dw.item(), dxw.item()];
         assert_eq!(expected[1], f64::from(n));
-        check(plain, (0.3, 1.2, n), &expected);
-        check(|x, w, n| derivatives(in_growing_segments(x, w, n), x, w), (0.3, 1.2, n), &expected);
-        check(|x, w, n| derivatives(in_segments_of_8(x, w, n), x, w), (0.3, 1.2, n), &expected);
-    }
+        ((0.3, 1.2, n), expected)
+    });
+    check_each(plain, cases);
+    check_each(|x, w, n| derivatives(in_growing_segments(x, w, n), x, w), cases);
+    check_each(|x, w, n| derivatives(in_segments_of_8(x, w, n), x, w), cases);
 }
 
 #[test]
@@ -522,12 +522,13 @@ fn nothing_that_no_iteration_changes_is_saved() {
     let three = |f: fn(S, S, Tensor<i32>) -> (S, S)| move |x, w| f(x, w, scalar(3));
     let graph = graph_of(three(handed_out), &[&[2, 2], &[2, 2]]);
     assert_eq!(pushes(&graph), 1, "{graph}");
-    for n in [0, 1, 3] {
+    let cases = [0, 1, 3].map(|n| {
         let args = || ([[0.1, 0.2], [0.3, 0.4]], [[0.5, -0.6], [0.7, 0.8]], n);
         let (dx, dw) = anabranch::eval_with(outside, args()).unwrap();
         let expected: Vec<f64> = dx.as_slice().iter().chain(dw.as_slice()).copied().collect();
-        check(handed_out, args(), &expected);
-    }
+        (args(), expected)
+    });
+    check_each(handed_out, cases);
 }
 
 #[test]
@@ -557,11 +558,13 @@ fn what_is_the_same_is_handed_out_of_branches_and_nests_and_differentiated_again
         (y, dw, gradients(dw, w))
     }
     // The inner trip count grows or shrinks between iterations, down to zero.
-    for (x, up) in [(0.1, true), (0.9, true), (0.1, false), (0.9, false)] {
-        let (y, dw, ddw) = anabranch::eval_with(|x, w| f(x, w, false, up), (x, 0.7)).unwrap();
-        let expected = [y.item(), dw.item(), ddw.item()];
-        check(|x, w| f(x, w, false, up), (x, 0.7), &expected);
-        check(|x, w| f(x, w, true, up), (x, 0.7), &expected);
+    for up in [true, false] {
+        let cases = [0.1, 0.9].map(|x| {
+            let (y, dw, ddw) = anabranch::eval_with(|x, w| f(x, w, false, up), (x, 0.7)).unwrap();
+            ((x, 0.7), [y.item(), dw.item(), ddw.item()])
+        });
+        check_each(|x, w| f(x, w, false, up), cases);
+        check_each(|x, w| f(x, w, true, up), cases);
     }
     // The predicate, y, the inner trip count, and the product, for which too much would have to be
     // recomputed. The chain is not saved.
@@ -681,10 +684,11 @@ fn list_in_a_loop(x: S, n: Tensor<i32>) -> (S, S) {
 
 #[test]
 fn a_list_that_is_read_in_segments() {
-    for n in [0, 1, 2, 5, 8] {
+    let cases = [0, 1, 2, 5, 8].map(|n| {
         let plain = anabranch::eval_with(list_in_a_loop, (0.7, n)).unwrap();
-        check(list_in_segments, (0.7, n), &[plain.0.item(), plain.1.item()]);
-    }
+        ((0.7, n), [plain.0.item(), plain.1.item()])
+    });
+    check_each(list_in_segments, cases);
 }
 
 /// A list whose elements are written and read in any order. Some remain unwritten.

@@ -1,7 +1,7 @@
 //! Loops over small tensors become loops over scalars: values on every engine, and plans.
 #![deny(warnings)]
 
-use crate::support::{check, error_of};
+use crate::support::{check, check_each, error_of};
 use anabranch::dsl::function::GraphFn;
 use anabranch::prelude::*;
 use anabranch::{DType, TensorType, gradients};
@@ -36,9 +36,8 @@ fn lorenz_of_numbers(mut at: [f64; 3], n: usize) -> [f64; 3] {
 
 #[test]
 fn the_state_of_a_differential_equation_is_in_registers() {
-    for n in [0, 1, 7, 500] {
-        check(lorenz, ([1.0, 2.0, 3.0], n), &lorenz_of_numbers([1.0, 2.0, 3.0], n as usize));
-    }
+    let start = [1.0, 2.0, 3.0];
+    check_each(lorenz, [0, 1, 7, 500].map(|n| ((start, n), lorenz_of_numbers(start, n as usize))));
     let text = plan(lorenz, &[TensorType::new(DType::F64, [3]), TensorType::new(DType::I32, [])]);
     assert!(text.contains("natively"), "{text}");
 }

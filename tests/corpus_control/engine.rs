@@ -9,12 +9,8 @@ use anabranch::{AnyValue, DType, Diagnostic, Tensor, gradients};
 use anabranch_runtime::Program;
 use std::collections::HashSet;
 
-use super::pruned;
-use crate::support::{
-    self,
-    engines::{Engines, Outcome},
-    real_peers::graphs_at_real_peers,
-};
+use super::pruned::SplitGraph;
+use crate::support::{self, engines::Engines, real_peers::graphs_at_real_peers};
 
 type S = Tensor<f64>;
 
@@ -176,15 +172,16 @@ pub fn check_all(cases: &[ControlCase], at_least: usize) {
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-/// The engines of the graphs of a case, each compiled once: runs on inputs of one type share them.
+/// The engines of the graphs of a case, and the parts of these graphs, each compiled once: runs on
+/// inputs of one type share them.
 #[derive(Default)]
-struct CaseEngines(Vec<Engines>);
+struct CaseEngines(Vec<(Engines, Option<SplitGraph>)>);
 
 impl CaseEngines {
-    /// Runs a graph on every engine, and after each pass alone.
-    fn run(&mut self, traced: &TracedCase, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome)> {
+    /// Returns the engines of a graph, with the interpreter after each pass alone, and its parts.
+    fn of(&mut self, traced: &TracedCase, inputs: &[HostTensor]) -> &mut (Engines, Option<SplitGraph>) {
         let types: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
-        let i = self.0.iter().position(|engines| engines.are_of(&traced.graph, &types)).unwrap_or_else(|| {
+        let i = self.0.iter().position(|(engines, _)| engines.are_of(&traced.graph, &types)).unwrap_or_else(|| {
             let engines = Engines::new(&traced.graph, &types)
                 .after("interpreter after folding", Box::new(Fold))
                 .after("interpreter after merging equal nodes", Box::new(Cse))
@@ -192,10 +189,10 @@ impl CaseEngines {
                 .after("interpreter after simplification", Box::new(Simplify))
                 .after("interpreter after merging equal state", Box::new(MergeLoopVars))
                 .after("interpreter after moving invariants", Box::new(Licm));
-            self.0.push(engines);
+            self.0.push((engines, None));
             self.0.len() - 1
         });
-        self.0[i].run(inputs, &traced.vars)
+        &mut self.0[i]
     }
 }
 
@@ -219,7 +216,7 @@ impl Run {
 
     fn check_error(&self, part: &str, compiled: &mut CaseEngines) -> Result<(), String> {
         let outcomes = match (self.traced)(0) {
-            Ok(traced) => compiled.run(&traced, &self.inputs),
+            Ok(traced) => compiled.of(&traced, &self.inputs).0.run(&self.inputs, &traced.vars),
             Err(e) => vec![("trace", Err(e))],
         };
         for (engine, outcome) in outcomes {
@@ -235,7 +232,8 @@ impl Run {
     fn check_order(&self, order: usize, expected: &[f64], compiled: &mut CaseEngines) -> Result<(), String> {
         let traced = (self.traced)(order).map_err(|e| e.to_string())?;
         ir::verify(&traced.graph).map_err(|e| format!("{e:?}\n{}", traced.graph))?;
-        for (engine, outcome) in compiled.run(&traced, &self.inputs) {
+        let (engines, parts) = compiled.of(&traced, &self.inputs);
+        for (engine, outcome) in engines.run(&self.inputs, &traced.vars) {
             let outputs = outcome.map_err(|e| format!("{engine}: {e}"))?;
             let got: Vec<f64> = outputs.iter().flat_map(support::numbers).collect();
             let near = |(g, e): (&f64, &f64)| same_number(*g, *e) || (g - e).abs() <= 1e-9 * e.abs().max(1.0);
@@ -243,7 +241,11 @@ impl Run {
                 return Err(format!("{engine}: {got:?} is not {expected:?}\n{}", traced.graph));
             }
             if engine == "interpreter" {
-                pruned::check(&traced, &self.inputs, &outputs)?;
+                let parts = match parts {
+                    Some(parts) => parts,
+                    None => parts.insert(SplitGraph::new(&traced.graph)?),
+                };
+                parts.check(&traced, &self.inputs, &outputs)?;
             }
         }
         Ok(())

@@ -30,6 +30,23 @@ pub fn check<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>, expected: 
     check_outcomes(run_all(f, &Arguments::of(args)), expected);
 }
 
+/// Calls a function like [`check`], for each of several arguments of the same types and what is
+/// expected of them. It is compiled once.
+#[track_caller]
+pub fn check_each<Args, A: CallArgs<Args>, E: AsRef<[f64]>>(
+    f: impl GraphFn<Args>,
+    cases: impl IntoIterator<Item = (A, E)>,
+) {
+    let cases = cases.into_iter().map(|(args, expected)| (Arguments::of(args), expected));
+    let cases: Vec<(Arguments, E)> = cases.collect();
+    let (first, _) = cases.first().expect("there is something to run");
+    let compiled = CompiledEverywhere::new(f, first).unwrap_or_else(|e| panic!("{e}"));
+    for (arguments, expected) in &cases {
+        assert_eq!(arguments.signature().types(), first.signature().types());
+        check_outcomes(compiled.run(arguments), expected.as_ref());
+    }
+}
+
 /// Calls a function like [`check`], whose outputs must be exactly these tensors, where all NaNs are
 /// equal.
 #[track_caller]
