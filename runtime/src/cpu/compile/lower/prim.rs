@@ -276,6 +276,13 @@ impl Lower<'_> {
                 let size = operands[1].shape[axis];
                 operands[0] = self.changeable(data, def)?;
                 let kernel = if is_in_register(&operands[1]) {
+                // Native loops write elements from registers.
+                if operands[1].size() == 1 && operands[1].dtype.is_plain() {
+                    let element = View { shape: vec![], strides: vec![], ..operands[1].clone() };
+                    if let LoweredValue::Reg(r) = self.tensor_place(element, def.name, data.loc) {
+                        operands[1] = reg_view(r, operands[1].dtype).broadcast_to(&operands[1].shape);
+                    }
+                }
                     Kernel::WriteElement { axis }
                 } else {
                     let copy = Copy::new(&operands[1], &operands[0].slice(axis, 0, size, 1));
