@@ -94,10 +94,7 @@ fn sample(model: &CharRnn, seed: Tensor<i32>, temperature: Tensor) -> Tensor<i32
     while t < LONGEST as i32 && (t == 0 || (code != END).all()) {
         let (y, next) = model.cell.step(model.embed.forward(code), state);
         state = next;
-        let logits = model.out.forward(y) / temperature;
-        // The argmax of the logits with Gumbel noise is a sample from their softmax.
-        let uniform = key.fold_in(t).uniform::<f32>(logits.shape()) * 0.999 + 5e-4;
-        code = (logits - (-uniform.log()).log()).argmax(-1);
+        code = key.fold_in(t).categorical(model.out.forward(y) / temperature, -1);
         text += (iota(LONGEST) == t).cast() * code;
         t += 1;
     }

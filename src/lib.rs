@@ -71,6 +71,8 @@ mod book {
     mod getting_started {}
     #[doc = include_str!("../docs/src/language.md")]
     mod language {}
+    #[doc = include_str!("../docs/src/for-users-of-numpy.md")]
+    mod for_users_of_numpy {}
     #[doc = include_str!("../docs/src/strings.md")]
     mod strings {}
     #[doc = include_str!("../docs/src/training.md")]

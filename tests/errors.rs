@@ -34,6 +34,56 @@ fn shapes_that_do_not_fit_show_both_and_the_line() {
 }
 
 #[test]
+fn an_extent_that_only_the_data_determines_is_a_tensor() {
+    /// Returns the mean and the number of the elements above a limit.
+    #[graph]
+    fn f(x: S, limit: S) -> (S, Tensor<i32>) {
+        let mut all = List::new(());
+        for x in x {
+            if x > limit {
+                all.push(x);
+            }
+        }
+        let all = all.stack();
+        let n = all.extent(0);
+        assert_eq!(n, all.extent(-1));
+        assert_eq!(x.extent(0), x.dim(0) as i32);
+        (all.sum() / n.cast(), n)
+    }
+    check(f, ([1.0, 5.0, 2.0, 9.0], 1.5), &[16.0 / 3.0, 3.0]);
+    check(|x, limit| gradients(f(x, limit).0, x), ([1.0, 5.0, 2.0, 9.0], 2.0), &[0.0, 0.5, 0.0, 0.5]);
+    let error = error_of(|x: S| x.with_dynamic(0).dim(0) as f64 * x, [1.0]);
+    shows(&error, &["dim: the extent of axis 0 is not known while tracing", "f64[?]", "help: `x.extent(axis)` is"]);
+    let error = error_of(|x: S| x.extent(1), [1.0]);
+    shows(&error, &["extent: axis 1 is out of bounds for a tensor of rank 1"]);
+}
+
+#[test]
+fn a_slice_that_is_replaced_is_checked_as_one_that_is_read() {
+    let x = [[1.0, 2.0], [3.0, 4.0]];
+    check(|x: S| x.with_row(0, 5.0).with_index(-1, 1, tensor([6.0, 7.0])), x, &[5.0, 6.0, 3.0, 7.0]);
+    check(|x: S, i: Tensor<i64>| x.with_row(i, x.row(0) * 2.0), (x, 1i64), &[1.0, 2.0, 2.0, 4.0]);
+    check(|x: S| gradients((x.with_row(1, x.row(0) * 2.0) * x).sum(), x), x, &[8.0, 12.0, 2.0, 4.0]);
+    let error = error_of(|x: S| x.with_row(2, 0.0), x);
+    shows(&error, &["with_index: index 2 is out of bounds for axis 0 of extent 2", "help: indices are 0 to 1"]);
+    let error = error_of(|x: S| x.with_index(-3, 1, 0.0), x);
+    shows(&error, &["with_index: index -3 is out of bounds for axis 1 of extent 2"]);
+    let error = error_of(|x: S| x.with_row(0, tensor([1.0, 2.0, 3.0])), x);
+    shows(&error, &["[3]", "[2]"]);
+    let error = error_of(|x: S, i: Tensor<i32>| x.with_row(i, 0.0), (x, 2));
+    shows(&error, &["dynamic_update_slice: index 2 is out of bounds for axis 0 of extent 2"]);
+}
+
+#[test]
+fn tensors_of_an_iterator_are_added_and_multiplied() {
+    check(|x: S| (0..3).map(|i| x.row(i) * f64::from(i)).sum::<S>(), [5.0, 1.0, 2.0], &[5.0]);
+    check(|xs: Vec<S>| xs.iter().product::<S>() + xs.iter().sum::<S>(), vec![[2.0, 3.0], [5.0, 7.0]], &[17.0, 31.0]);
+    check(|x: S| x + [x; 0].into_iter().sum::<S>() + [x; 0].iter().product::<S>(), 2.0, &[3.0]);
+    let error = error_of(|x: S| [x, x.sum_axis(0), x.slice(0, 0, 2)].into_iter().sum::<S>(), [1.0, 2.0, 3.0]);
+    shows(&error, &["add: shapes [3] and [2] cannot be broadcast together", "x.slice(0, 0, 2)"]);
+}
+
+#[test]
 fn an_extent_that_is_found_to_be_1_broadcasts_to_a_known_one() {
     check(|x: S| tensor([2.0]).with_dynamic(0) * x, [3.0, 4.0], &[6.0, 8.0]);
     check(|x: S| x - tensor([2.0]).with_dynamic(0), [3.0, 4.0], &[1.0, 2.0]);

@@ -3,6 +3,7 @@
 #![deny(warnings)]
 #![allow(unused_assignments, unreachable_code, reason = "what nobody reads, or comes to, is a case, too")]
 
+use crate::support::check;
 use anabranch::prelude::*;
 
 /// A value that is known on the host.
@@ -757,6 +758,33 @@ fn ranges_count_as_host_ranges_do() {
         let got = eval_with(ranges, n).unwrap().map(|a| a.item());
         assert_eq!(got, expected, "{n}");
     }
+}
+
+#[test]
+fn a_range_up_to_an_extent_counts_in_the_graph() {
+    #[graph]
+    fn weighted(x: Tensor<f64>) -> Tensor<f64> {
+        let mut sum = scalar(0.0);
+        for i in range(x.dim(0)) {
+            sum += x.row(i) * i.cast::<f64>();
+        }
+        for i in range(3).rev() {
+            sum = sum * 2.0 + i.cast::<f64>();
+        }
+        sum
+    }
+    check(weighted, [5.0, 3.0, 2.0], &[8.0 * 7.0 + 8.0 + 2.0]);
+    check(|x| gradients(weighted(x), x), [5.0, 3.0, 2.0], &[0.0, 8.0, 16.0]);
+    let types = [anabranch::TensorType::new(anabranch::DType::F64, [1000])];
+    let graph = anabranch::dsl::function::trace_fn("f", &weighted, &types).unwrap().0.graph.to_string();
+    assert_eq!(graph.matches("while").count(), 2, "{graph}");
+
+    let error = eval(|| {
+        let _ = range(1usize << 40);
+    });
+    let error = error.unwrap_err();
+    assert_eq!(error.message, "range: 1099511627776 is more than an i32 can count");
+    assert_eq!(error.loc().expect("a location").file, "tests/jumps.rs");
 }
 
 #[test]

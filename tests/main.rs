@@ -60,5 +60,6 @@ mod sessions;
 mod several_devices;
 mod shaders;
 mod small_tensors;
+mod sorting;
 mod strings;
 mod tidy;

@@ -268,6 +268,32 @@ fn a_table_is_written_in_native_code() {
     assert!(text.contains("natively") && !text.contains("no native code"), "{text}");
 }
 
+#[test]
+fn a_table_is_written_in_native_code_with_constants_and_elements_of_tensors() {
+    /// Counts the primes below 100, with a penalty for each composite number that is crossed out.
+    #[graph]
+    fn f(penalties: Tensor<i32>) -> Tensor<i32> {
+        let (mut composite, mut cost) = (full([100], false), zeros::<i32>([100]));
+        let (mut i, mut primes) = (scalar(2), scalar(0));
+        while i < 100 {
+            if !composite.row(i) {
+                primes += 1;
+                let mut j = i * 2;
+                while j < 100 {
+                    composite = composite.update_slice_at(tensor([true]), j, 0);
+                    cost = cost.update_slice_at(penalties.slice(0, 1, 2), j, 0);
+                    j += i;
+                }
+            }
+            i += 1;
+        }
+        stack(&[primes, cost.sum()], 0)
+    }
+    check(f, [5, 7], &[25.0, 7.0 * 73.0]);
+    let text = plan(f, &[TensorType::new(DType::I32, [2])]);
+    assert!(text.contains("natively") && !text.contains("no native code"), "{text}");
+}
+
 /// Rows that are small themselves, are carried and written, and are parts of tables.
 #[test]
 fn rows_that_are_tables_themselves_are_computed_as_in_the_interpreter() {

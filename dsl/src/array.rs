@@ -1,8 +1,11 @@
 //! Tensors in host memory: constants, inputs, outputs, and the values of the interpreter.
 
+mod into_array;
+
 use crate::format::{FormatSpec, FormatTrait};
 use crate::memory::{self, HeldBytes, OutOfMemory};
 use crate::{Bytes, DType, Diagnostic, Element, Loc, Result, TensorType};
+pub use into_array::IntoArray;
 use std::fmt;
 use std::panic::RefUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -560,7 +563,17 @@ impl fmt::Display for HostTensor {
 }
 
 /// A dense tensor in host memory with elements of type `T`, as returned by calls.
-#[derive(Clone, Debug)]
+///
+/// All formatting traits of numbers write nested brackets, with the formatter's options for each
+/// element. `{}` and `{:e}` abbreviate a long array, except with `#`.
+///
+/// ```
+/// use anabranch::Array;
+///
+/// let a = Array::from([1.0, 0.25]);
+/// assert_eq!(format!("{a} {a:.1} {a:?}"), "[1, 0.25] [1.0, 0.2] [1.0, 0.25]");
+/// ```
+#[derive(Clone)]
 pub struct Array<T: Element> {
     tensor: HostTensor,
     element: std::marker::PhantomData<T>,
@@ -924,11 +937,16 @@ impl<'a, T: Element> IntoIterator for &'a mut Array<T> {
     }
 }
 
-impl<T: Element> fmt::Display for Array<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.tensor, f)
-    }
+macro_rules! show_elements {
+    ($($kind:ident)*) => {$(
+        impl<T: Element> fmt::$kind for Array<T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&FormatSpec::of(f, FormatTrait::$kind).show(&self.tensor))
+            }
+        }
+    )*};
 }
+show_elements!(Display Debug LowerExp UpperExp);
 
 impl<T: Element> PartialEq for Array<T> {
     /// Returns whether shapes and elements are equal, by the equality of `T`.
@@ -943,133 +961,6 @@ impl<T: Element> PartialEq<T> for Array<T> {
         self.shape().is_empty() && self.as_slice()[0] == *other
     }
 }
-
-/// A host value that can become an [`Array`]: a scalar, slice, vector, nested array, or an array
-/// itself.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a value for a tensor with elements of type `{T}`",
-    label = "expected elements of type `{T}`",
-    note = "pass an element, a slice, a `Vec`, an `Array` or nested arrays of elements of type `{T}`",
-    note = "a literal must have that type: `2` for integers, `2.0` for floats, `true` for `bool`, `\"text\"` for \
-            strings"
-)]
-pub trait IntoArray<T: Element> {
-    /// Converts the value to an array.
-    fn into_array(self) -> Array<T>;
-}
-
-impl<T: Element> IntoArray<T> for T {
-    fn into_array(self) -> Array<T> {
-        Array::new(vec![], vec![self])
-    }
-}
-impl<T: Element> IntoArray<T> for &T {
-    fn into_array(self) -> Array<T> {
-        Array::new(vec![], vec![self.clone()])
-    }
-}
-impl<T: Element> IntoArray<T> for Array<T> {
-    fn into_array(self) -> Array<T> {
-        self
-    }
-}
-impl<T: Element> IntoArray<T> for &Array<T> {
-    fn into_array(self) -> Array<T> {
-        self.clone()
-    }
-}
-impl<T: Element> IntoArray<T> for &[T] {
-    fn into_array(self) -> Array<T> {
-        Array::new(vec![self.len()], self.to_vec())
-    }
-}
-impl<T: Element> IntoArray<T> for Vec<T> {
-    fn into_array(self) -> Array<T> {
-        Array::new(vec![self.len()], self)
-    }
-}
-impl<T: Element> IntoArray<T> for &Vec<T> {
-    fn into_array(self) -> Array<T> {
-        self.as_slice().into_array()
-    }
-}
-impl<T: Element, const N: usize> IntoArray<T> for [T; N] {
-    fn into_array(self) -> Array<T> {
-        self.as_slice().into_array()
-    }
-}
-impl<T: Element, const N: usize> IntoArray<T> for &[T; N] {
-    fn into_array(self) -> Array<T> {
-        self.as_slice().into_array()
-    }
-}
-impl<T: Element, const N: usize, const M: usize> IntoArray<T> for [[T; N]; M] {
-    fn into_array(self) -> Array<T> {
-        Array::new(vec![M, N], self.as_flattened().to_vec())
-    }
-}
-impl<T: Element, const N: usize, const M: usize> IntoArray<T> for &[[T; N]; M] {
-    fn into_array(self) -> Array<T> {
-        Array::new(vec![M, N], self.as_flattened().to_vec())
-    }
-}
-impl<T: Element, const N: usize> IntoArray<T> for &[[T; N]] {
-    fn into_array(self) -> Array<T> {
-        Array::new(vec![self.len(), N], self.as_flattened().to_vec())
-    }
-}
-impl<T: Element, const N: usize> IntoArray<T> for &Vec<[T; N]> {
-    fn into_array(self) -> Array<T> {
-        self.as_slice().into_array()
-    }
-}
-impl<T: Element, const N: usize> IntoArray<T> for Vec<[T; N]> {
-    fn into_array(self) -> Array<T> {
-        self.as_slice().into_array()
-    }
-}
-impl<T: Element, const N: usize, const M: usize, const L: usize> IntoArray<T> for [[[T; N]; M]; L] {
-    fn into_array(self) -> Array<T> {
-        Array::new(vec![L, M, N], self.as_flattened().as_flattened().to_vec())
-    }
-}
-
-/// Text becomes strings of its bytes.
-macro_rules! strings_into_array {
-    ($($string:ty)*) => {$(
-        impl IntoArray<Bytes> for $string {
-            fn into_array(self) -> Array<Bytes> {
-                Bytes::from(self).into_array()
-            }
-        }
-        impl IntoArray<Bytes> for &[$string] {
-            fn into_array(self) -> Array<Bytes> {
-                self.iter().cloned().map(Bytes::from).collect::<Vec<_>>().into_array()
-            }
-        }
-        impl IntoArray<Bytes> for Vec<$string> {
-            fn into_array(self) -> Array<Bytes> {
-                self.as_slice().into_array()
-            }
-        }
-        impl IntoArray<Bytes> for &Vec<$string> {
-            fn into_array(self) -> Array<Bytes> {
-                self.as_slice().into_array()
-            }
-        }
-        impl<const N: usize> IntoArray<Bytes> for [$string; N] {
-            fn into_array(self) -> Array<Bytes> {
-                self.as_slice().into_array()
-            }
-        }
-        impl<const N: usize, const M: usize> IntoArray<Bytes> for [[$string; N]; M] {
-            fn into_array(self) -> Array<Bytes> {
-                self.as_flattened().into_array().reshape([M, N])
-            }
-        }
-    )*};
-}
-strings_into_array!(&str String);
 
 #[cfg(test)]
 mod tests {
@@ -1116,6 +1007,16 @@ mod tests {
         ];
         let n = lines.len() as u32;
         assert_eq!(lines.to_vec(), (first + 1..first + 1 + n).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn values_of_the_host_convert_to_arrays_and_show_their_elements() {
+        let a: Array<f64> = vec![0.5, 2.0].into();
+        assert_eq!(format!("{a} {a:?} {a:e} {a:.1E}"), "[0.5, 2] [0.5, 2.0] [5e-1, 2e0] [5.0E-1, 2.0E0]");
+        assert_eq!(Array::from(3), 3);
+        assert_eq!(Array::from(&[1, 2][..]), Array::from([1, 2]));
+        assert_eq!(Array::from(vec![[1, 2], [3, 4]]), Array::from([[1, 2], [3, 4]]));
+        assert_eq!(Array::from([[[1u8]]]).shape(), [1, 1, 1]);
     }
 
     #[test]

@@ -159,7 +159,8 @@ pub trait Float: Numeric {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an integer element type",
     label = "expected integers",
-    note = "counts and indices are `i32`, `i64`, `u32` or `u8`; convert a tensor with `.cast::<i32>()`"
+    note = "counts and indices are `i32`, `i64`, `u32` or `u8`; convert a tensor with `.cast::<i32>()`, and a `usize` `n` \
+            with `n as i32`"
 )]
 pub trait Integer: Numeric {
     /// The number 1.

@@ -141,6 +141,13 @@ impl From<&Signature> for Signature {
     }
 }
 
+/// The signature of a function without parameters.
+impl From<()> for Signature {
+    fn from(_: ()) -> Signature {
+        Signature { types: Vec::new(), lengths: None }
+    }
+}
+
 impl From<&[TensorType]> for Signature {
     fn from(types: &[TensorType]) -> Signature {
         Signature { types: types.to_vec(), lengths: None }

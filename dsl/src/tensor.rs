@@ -65,7 +65,8 @@ impl<T: Element> Tensor<T> {
 
     /// Returns the extent of an axis as a host value. Negative axes count from the end.
     ///
-    /// An extent that is unknown during tracing is an error.
+    /// An extent that is unknown during tracing is an error; [`extent`](Tensor::extent) returns it
+    /// as a tensor.
     #[track_caller]
     pub fn dim(self, axis: isize) -> usize {
         self.any.dim(axis)

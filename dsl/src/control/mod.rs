@@ -21,6 +21,7 @@
 //! [`Carry`]: crate::Carry
 
 mod branches;
+mod host_folds;
 mod rows;
 mod while_loop;
 

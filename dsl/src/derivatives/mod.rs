@@ -98,6 +98,12 @@ pub fn vjp(outputs: &[(AnyValue, AnyValue)], wrt: &[AnyValue]) -> Vec<AnyValue> 
 }
 
 /// Values with respect to which gradients can be taken.
+#[diagnostic::on_unimplemented(
+    message = "gradients cannot be taken with respect to `{Self}`",
+    label = "expected a tensor of floats, or a tuple, array or `Vec` of them",
+    note = "for a variable write `w.get()`; for all variables of a model call `optim::model_gradients` or \
+            `Optimizer::minimize`"
+)]
 pub trait Wrt {
     /// Appends all tensors.
     fn tensors(&self, to: &mut Vec<AnyValue>);

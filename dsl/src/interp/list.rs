@@ -55,7 +55,7 @@ pub fn out_of_range(op: &ListOp, index: i32, len: usize, loc: Loc) -> Diagnostic
 /// Returns the error of an element that is written a second time.
 pub fn written_twice(op: &ListOp, index: i32, len: usize, loc: Loc) -> Diagnostic {
     error(op, format_args!("element {index} of a list of {len} is already written"), loc)
-        .help("an element can be written only once; create another list for new values")
+        .help("an element can be written only once; in a tensor it can change: `x = x.with_row(i, value)`")
 }
 
 /// Returns the error of an element whose shape the type of the list does not allow.

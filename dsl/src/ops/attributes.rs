@@ -110,6 +110,13 @@ attributes! {
         /// Whether the sums begin at the end of the axis.
         reverse: bool,
     }
+    /// The order of the elements along an axis.
+    Order {
+        /// The axis, counted from the front.
+        axis: usize,
+        /// Whether the largest element comes first.
+        descending: bool,
+    }
     /// Some or all axes: their new order, or a set of them.
     Axes {
         /// The axes, counted from the front.

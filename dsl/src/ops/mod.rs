@@ -54,6 +54,7 @@ mod scalar_functions;
 mod shape;
 mod slice;
 mod softmax;
+mod sort;
 mod string_codes;
 mod strings;
 mod value;
@@ -96,6 +97,7 @@ const FAMILIES: &[&[&OpDef]] = &[
     gather::OPS,
     reduce::OPS,
     reduce_index::OPS,
+    sort::OPS,
     occurrences::OPS,
     matmul::OPS,
     conv::OPS,
@@ -131,6 +133,7 @@ pub mod prim {
     pub use super::shape::prim::*;
     pub use super::slice::prim::*;
     pub use super::softmax::prim::*;
+    pub use super::sort::prim::*;
     pub use super::string_codes::prim::*;
     pub use super::strings::prim::*;
 }

@@ -289,6 +289,35 @@ impl Key {
         }
         self.uniform::<T>(shape).less(p)
     }
+
+    /// Returns, for each distribution along an axis of unnormalized log-probabilities, the index of
+    /// a sample. The axis is removed.
+    ///
+    /// The sample is the index of the largest sum of a logit and Gumbel noise. An index whose logit
+    /// is negative infinity is not drawn if another one is finite. Divide logits by a temperature
+    /// before.
+    ///
+    /// ```
+    /// # use anabranch::{prelude::*, random::Key};
+    /// let logits = || tensor([0.1f32, 0.6, 0.3]).log().broadcast_to([1000, 3]);
+    /// let n = eval(|| Key::new(0).categorical(logits(), -1).equal(1).cast::<i32>().sum())?.item();
+    /// assert!((550..650).contains(&n));
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Aborts the trace if there is no such axis or it has no elements.
+    #[track_caller]
+    pub fn categorical<T: Float>(self, logits: Tensor<T>, axis: isize) -> Tensor<i32> {
+        if T::DTYPE.is_half() {
+            // The tails need more random bits than these types have.
+            return self.categorical(logits.cast::<f32>(), axis);
+        }
+        let u = self.uniform::<T>(logits.shape()).untyped();
+        // Zero would become negative infinity. In `f32` this is the smallest normal number.
+        let noise = -(-u.maximum(u.number(f64::from(f32::MIN_POSITIVE))).log()).log();
+        Tensor::from_any((logits.untyped() + noise).argmax(axis))
+    }
 }
 
 #[cfg(test)]

@@ -520,9 +520,18 @@ impl<C: ValueCx> AnyValue<C> {
         let at = self.axis("dim", axis);
         let extent = shape.dims()[at].known().ok_or_else(|| {
             let error = OpError::new(format!("the extent of axis {at} is not known while tracing"));
-            error.label(self.ty().to_string()).help("give the function a concrete signature")
+            error
+                .label(self.ty().to_string())
+                .help("`x.extent(axis)` is a tensor, which has a value when the graph runs")
         });
         accept::<C, _>("dim", extent)
+    }
+
+    /// See [`Tensor::extent`].
+    #[track_caller]
+    pub fn extent(self, axis: isize) -> AnyValue<C> {
+        let at = self.axis("extent", axis);
+        emit(prim::EXTENTS, &[self], Attrs::none()).slice(0, at, at + 1).reshape(Shape::scalar()).cast(DType::I32)
     }
 
     /// Returns an axis counted from the front. The error names `op`.
@@ -541,6 +550,34 @@ impl<C: ValueCx> AnyValue<C> {
 }
 
 impl<T: Element> Tensor<T> {
+    /// Returns the extent of an axis as a scalar tensor, also if it is known only when the graph
+    /// runs: that of a stacked list, or of [`with_dynamic`](Self::with_dynamic). An extent that is
+    /// known while tracing is a number of the host: [`dim`](Self::dim).
+    ///
+    /// ```
+    /// # use anabranch::prelude::*;
+    /// #[graph]
+    /// fn multiples(k: Tensor<i32>, limit: Tensor<i32>) -> (Tensor<i32>, Tensor<i32>) {
+    ///     let (mut list, mut n) = (List::new(()), k);
+    ///     while n <= limit {
+    ///         list.push(n);
+    ///         n += k;
+    ///     }
+    ///     let all = list.stack();
+    ///     (all, all.extent(0))
+    /// }
+    /// assert_eq!(eval_with(multiples, (3, 10))?.1, 3);
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Aborts the trace if there is no such axis.
+    #[track_caller]
+    #[must_use]
+    pub fn extent(self, axis: isize) -> Tensor<i32> {
+        Tensor::from_any(self.untyped().extent(axis))
+    }
+
     /// Repeats elements along axes of extent 1 and along new leading axes.
     ///
     /// Operators broadcast by themselves, even if an extent turns out to be 1 only at run time. The

@@ -17,7 +17,7 @@ use super::infer::{Class, axis_attr, check_scalar, zeros};
 use super::layout::{offsets, strides};
 use super::shape::positions;
 use super::*;
-use crate::{DType, Dim, Element, HostTensor, Integer, Shape, Tensor, match_buffer};
+use crate::{DType, Dim, Element, HostTensor, Integer, Operand, Shape, Tensor, match_buffer};
 
 family!(SLICE, UPDATE_SLICE, DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE, CHECK_INDEX);
 
@@ -390,6 +390,9 @@ pub trait ScalarIndex {
     /// Returns the slice of `x` at this index, without the axis.
     #[track_caller]
     fn choose(self, x: AnyValue, axis: isize) -> AnyValue;
+    /// Returns `x` with the slice at this index replaced by `part`, which does not have the axis.
+    #[track_caller]
+    fn replace(self, x: AnyValue, axis: isize, part: AnyValue) -> AnyValue;
 }
 
 impl<I: Integer> ScalarIndex for Tensor<I> {
@@ -397,31 +400,56 @@ impl<I: Integer> ScalarIndex for Tensor<I> {
     fn choose(self, x: AnyValue, axis: isize) -> AnyValue {
         x.slice_at(self.untyped(), axis, 1).squeeze(axis)
     }
+    #[track_caller]
+    fn replace(self, x: AnyValue, axis: isize, part: AnyValue) -> AnyValue {
+        x.update_slice_at(part.with_axis_of(x, axis), self.untyped(), axis)
+    }
 }
 impl ScalarIndex for usize {
     #[track_caller]
     fn choose(self, x: AnyValue, axis: isize) -> AnyValue {
-        if let Some(n) = x.shape().dims()[x.axis("index", axis)].known()
-            && self >= n
-        {
-            let error = OpError::new(format!("index {self} is out of bounds for axis {axis} of extent {n}"));
-            refuse::<InTrace>("index", error.label(x.ty().to_string()).help(super::axes::host_indices(n)));
-        }
-        x.slice(axis, self, self + 1).squeeze(axis)
+        let index = x.host_index("index", axis, self as i128);
+        x.slice(axis, index, index + 1).squeeze(axis)
+    }
+    #[track_caller]
+    fn replace(self, x: AnyValue, axis: isize, part: AnyValue) -> AnyValue {
+        let index = x.host_index("with_index", axis, self as i128);
+        x.update_slice(part.with_axis_of(x, axis), axis, index)
     }
 }
 impl ScalarIndex for i32 {
     #[track_caller]
     fn choose(self, x: AnyValue, axis: isize) -> AnyValue {
-        if let Ok(index) = usize::try_from(self) {
-            return index.choose(x, axis);
+        x.host_index("index", axis, self.into()).choose(x, axis)
+    }
+    #[track_caller]
+    fn replace(self, x: AnyValue, axis: isize, part: AnyValue) -> AnyValue {
+        x.host_index("with_index", axis, self.into()).replace(x, axis, part)
+    }
+}
+
+impl AnyValue {
+    /// Returns an index of the host counted from the front. One that is not negative is not checked
+    /// for an unknown extent.
+    #[track_caller]
+    fn host_index(self, op: &str, axis: isize, index: i128) -> usize {
+        let extent = self.shape().dims()[self.axis(op, axis)].known();
+        let n = if index < 0 || extent.is_some() { self.dim(axis) } else { usize::MAX };
+        let from_front = if index < 0 { index + n as i128 } else { index };
+        if !(0..n as i128).contains(&from_front) {
+            let error = OpError::new(format!("index {index} is out of bounds for axis {axis} of extent {n}"));
+            refuse::<InTrace>(op, error.label(self.ty().to_string()).help(super::axes::host_indices(n)));
         }
-        let n = x.dim(axis);
-        let Some(index) = n.checked_sub(self.unsigned_abs() as usize) else {
-            let error = OpError::new(format!("index {self} is out of bounds for axis {axis} of extent {n}"));
-            refuse::<InTrace>("index", error.label(x.ty().to_string()).help(super::axes::host_indices(n)));
-        };
-        index.choose(x, axis)
+        from_front as usize
+    }
+
+    /// Returns a slice of `x` with its axis of extent 1, after it has been broadcast to its shape.
+    #[track_caller]
+    fn with_axis_of(self, x: AnyValue, axis: isize) -> AnyValue {
+        let at = x.axis("with_index", axis);
+        let shape = super::infer::reduced(&x.shape(), &[at], false);
+        let part = if self.shape() == shape { self } else { self.broadcast_to(shape) };
+        part.unsqueeze(at as isize)
     }
 }
 
@@ -543,5 +571,44 @@ impl<T: Element> Tensor<T> {
     #[must_use]
     pub fn column(self, index: impl ScalarIndex) -> Tensor<T> {
         self.index(index, -1)
+    }
+
+    /// Returns this tensor with the slice at one index along an axis replaced by `value`, which
+    /// does not have the axis, and broadcasts. It is the counterpart of [`index`](Tensor::index).
+    ///
+    /// ```
+    /// # use anabranch::prelude::*;
+    /// let y = eval(|| tensor([[1, 2], [3, 4]]).with_index(-1, 1, tensor([8, 9])))?;
+    /// assert_eq!(y.as_slice(), [1, 8, 3, 9]);
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Aborts the trace if there is no such axis or index, or if the value does not broadcast to
+    /// the slice. A scalar tensor that is out of range fails the step.
+    #[track_caller]
+    #[must_use]
+    pub fn with_index(self, index: impl ScalarIndex, axis: isize, value: impl Operand<T>) -> Tensor<T> {
+        Tensor::from_any(index.replace(self.untyped(), axis, value.into_tensor().untyped()))
+    }
+
+    /// Returns this tensor with the slice at one index along the first axis replaced by `value`.
+    /// NumPy's `x[i] = v` is `x = x.with_row(i, v)`, and its `x[i, j] = v` is `x = x.with_row(i,
+    /// x.row(i).with_row(j, v))`.
+    ///
+    /// ```
+    /// # use anabranch::prelude::*;
+    /// let (x, i) = (|| tensor([[1, 2], [3, 4]]), || scalar(1));
+    /// assert_eq!(eval(|| x().with_row(i(), 0))?.as_slice(), [1, 2, 0, 0]);
+    /// assert_eq!(eval(|| x().with_row(1, x().row(1).with_row(i(), 9)))?.as_slice(), [1, 2, 3, 9]);
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`with_index`](Tensor::with_index).
+    #[track_caller]
+    #[must_use]
+    pub fn with_row(self, index: impl ScalarIndex, value: impl Operand<T>) -> Tensor<T> {
+        self.with_index(index, 0, value)
     }
 }

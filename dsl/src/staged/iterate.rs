@@ -306,12 +306,12 @@ impl<T: Integer> Ends<T> {
     }
 }
 
-/// The argument of [`range`]: an end, `start..end`, `start..=end`, or `(start, end)`.
+/// The argument of [`range`]: an end, a count, `start..end`, `start..=end`, or `(start, end)`.
 #[diagnostic::on_unimplemented(
-    message = "`range` takes a tensor of integers, not `{Self}`",
-    label = "expected a tensor of integers, or `a..b` where one end is a tensor",
-    note = "for a host loop write `for i in 0..n`; for a loop of the graph convert the number to a tensor, as in \
-            `range(scalar(3))`"
+    message = "`range` takes a tensor of integers or a `usize`, not `{Self}`",
+    label = "expected a tensor of integers, a `usize`, or `a..b`",
+    note = "for a host loop write `for i in 0..n`; for a loop of the graph `range(0..n)`, where `n` is an `i32`, or \
+            `range(n as usize)`"
 )]
 pub trait Bounds<T: Integer> {
     /// Returns both ends of the range.
@@ -322,6 +322,17 @@ impl<T: Integer> Bounds<T> for Tensor<T> {
     #[track_caller]
     fn bounds(self) -> Ends<T> {
         Ends { first: None, distance_fits: true, end: self, inclusive: false }
+    }
+}
+/// A number of the host is a count, such as an extent.
+impl Bounds<i32> for usize {
+    #[track_caller]
+    fn bounds(self) -> Ends<i32> {
+        let Ok(end) = i32::try_from(self) else {
+            let error = Diagnostic::new(format!("range: {self} is more than an i32 can count"));
+            trace::fail(error.at(Loc::caller(), "the numbers of this range are i32").help("write `range(0..n as i64)`"))
+        };
+        scalar(end).bounds()
     }
 }
 impl<T: Integer, A: RangeEnd<T>> Bounds<T> for ops::Range<A> {
@@ -463,13 +474,13 @@ impl Carry for Position {
     }
 }
 
-/// Returns the numbers from 0 up to a scalar tensor `n`, or from `a` to `b`, for a `for` that runs
-/// in the graph.
+/// Returns the numbers from 0 up to `n`, or from `a` to `b`, for a `for` that runs in the graph.
 ///
-/// `range` is called as `range(n)`, `range(a..b)` or `range(a..=b)`. If one end is a host number
-/// and the other a tensor, the call is `range((0, n))`, which may be written `range(0..n)` in a
-/// `#[graph]` function. [`step_by`](Range::step_by) and [`rev`](Range::rev) work as on a host
-/// range.
+/// `range` is called as `range(n)`, `range(a..b)` or `range(a..=b)`. `n` is a scalar tensor or a
+/// `usize`, such as `x.dim(0)`; the numbers up to a `usize` are `i32`. The ends `a` and `b` are
+/// scalar tensors or numbers of their element types. If one end is a host number and the other a
+/// tensor, the call is `range((0, n))`, which may be written `range(0..n)` in a `#[graph]`
+/// function. [`step_by`](Range::step_by) and [`rev`](Range::rev) work as on a host range.
 ///
 /// The bounds are computed once, before the loop. An empty range runs the body zero times. A range
 /// up to the largest number of its type, such as `range(250u8..=n)`, runs as often as on the host.

@@ -1,4 +1,4 @@
-//! Cumulative sums, argmax and argmin along one axis of a dense tensor.
+//! Cumulative sums, argmax, argmin and argsort along one axis of a dense tensor.
 
 use crate::cpu::compile::View;
 use crate::cpu::element::CpuElement;
@@ -12,6 +12,7 @@ pub(crate) enum AxisOp {
     CumSum { reverse: bool },
     ArgMax,
     ArgMin,
+    ArgSort { descending: bool },
 }
 
 /// A kernel along one axis.
@@ -81,6 +82,12 @@ impl AxisKernel {
                     lanes.clone().for_each(|at| self.cumsum(x, y, at, reverse, &add));
                 });
             }
+            AxisOp::ArgSort { descending } => {
+                blocks(x, bytemuck::cast_slice_mut::<u8, i32>(out), [whole, whole], |x, y| {
+                    let mut keyed = Vec::with_capacity(self.n);
+                    lanes.clone().for_each(|at| self.argsort(x, y, at, descending, &mut keyed));
+                });
+            }
             AxisOp::ArgMax | AxisOp::ArgMin => {
                 let largest = self.along == AxisOp::ArgMax;
                 blocks(x, bytemuck::cast_slice_mut::<u8, i32>(out), [whole, self.inner], |x, y| {
@@ -98,6 +105,29 @@ impl AxisKernel {
             let at = at + self.inner * if reverse { self.n - 1 - i } else { i };
             sum = add(sum, x[at]);
             y[at] = sum;
+        }
+    }
+
+    /// Writes the indices of the elements in their order. `keyed` is memory that lanes share.
+    fn argsort<T: CpuElement<Mem = T>>(
+        &self,
+        x: &[T],
+        y: &mut [i32],
+        at: usize,
+        descending: bool,
+        keyed: &mut Vec<(T, i32)>,
+    ) {
+        let is_nan = |x: T| x.partial_cmp(&x).is_none();
+        let compare = |a: T, b: T| a.partial_cmp(&b).unwrap_or_else(|| is_nan(a).cmp(&is_nan(b)));
+        keyed.clear();
+        keyed.extend((0..self.n).map(|i| (x[at + i * self.inner], i as i32)));
+        // The indices decide between equal elements, so an unstable sort has one result.
+        match descending {
+            false => keyed.sort_unstable_by(|&(a, i), &(b, j)| compare(a, b).then(i.cmp(&j))),
+            true => keyed.sort_unstable_by(|&(a, i), &(b, j)| compare(b, a).then(i.cmp(&j))),
+        }
+        for (i, &(_, index)) in keyed.iter().enumerate() {
+            y[at + i * self.inner] = index;
         }
     }
 

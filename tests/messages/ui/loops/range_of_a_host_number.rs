@@ -1,9 +1,9 @@
 use anabranch::prelude::*;
 
 #[graph]
-fn counted(x: Tensor) -> Tensor {
+fn counted(x: Tensor, n: i32) -> Tensor {
     let mut y = x;
-    for _ in range(3) {
+    for _ in range(n) {
         y += x;
     }
     y

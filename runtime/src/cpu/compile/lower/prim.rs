@@ -187,9 +187,10 @@ impl Lower<'_> {
                 operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
                 Kernel::Softmax(Softmax::new(normal, &operands[0].shape, attributes::Along::of(attrs).axis))
             }
-            prim::CUMSUM | prim::ARGMAX | prim::ARGMIN => {
+            prim::CUMSUM | prim::ARGMAX | prim::ARGMIN | prim::ARGSORT => {
                 let along = match def {
                     prim::CUMSUM => AxisOp::CumSum { reverse: attributes::RunningSum::of(attrs).reverse },
+                    prim::ARGSORT => AxisOp::ArgSort { descending: attributes::Order::of(attrs).descending },
                     prim::ARGMAX => AxisOp::ArgMax,
                     _ => AxisOp::ArgMin,
                 };
@@ -275,6 +276,13 @@ impl Lower<'_> {
                 let axis = attributes::Along::of(attrs).axis;
                 let size = operands[1].shape[axis];
                 operands[0] = self.changeable(data, def)?;
+                // Native loops write elements from registers.
+                if operands[1].size() == 1 && operands[1].dtype.is_plain() {
+                    let element = View { shape: vec![], strides: vec![], ..operands[1].clone() };
+                    if let LoweredValue::Reg(r) = self.tensor_place(element, def.name, data.loc) {
+                        operands[1] = reg_view(r, operands[1].dtype).broadcast_to(&operands[1].shape);
+                    }
+                }
                 let kernel = if is_in_register(&operands[1]) {
                     Kernel::WriteElement { axis }
                 } else {
