@@ -33,6 +33,8 @@ const NARROW: usize = 16;
 /// Number of rows of the right matrix between prefetch and copy. Each is in another page, so the
 /// processor does not foresee them.
 const COPIED_AHEAD: usize = 12;
+/// The number of lines up to which a tile prefetches its share of the next panel before it begins.
+const LINES_AT_ONCE: usize = 16;
 
 /// The strides of a matrix between rows (`down`) and between columns (`right`).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -438,10 +440,17 @@ impl<T: Lane> Tile<T> {
             for r in 0..ROWS {
                 V::prefetch(self.result.wrapping_add(r * self.result_at.down));
             }
-            // The prefetches are spread over the first steps: many at once would wait for each
-            // other, and the tile for them.
+            // Many prefetches at once would wait for each other, and the tile for them.
             let lines_of_step = const { (VECTORS * V::N * size_of::<T>()).div_ceil(LINE) };
-            let n_prefetching = self.next_lines.div_ceil(lines_of_step).min(self.depth);
+            let n_prefetching = match self.next_lines <= LINES_AT_ONCE {
+                true => 0,
+                false => self.next_lines.div_ceil(lines_of_step).min(self.depth),
+            };
+            if n_prefetching == 0 {
+                for line in 0..self.next_lines {
+                    V::prefetch(self.next.wrapping_add(line * LINE / size_of::<T>()));
+                }
+            }
             for step in 0..n_prefetching {
                 for line in 0..lines_of_step {
                     V::prefetch(self.next.wrapping_add((step * lines_of_step + line) * LINE / size_of::<T>()));
