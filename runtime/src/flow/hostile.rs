@@ -303,6 +303,6 @@ pub(crate) fn fuzz_step(programs: &[HostileProgram], mut input: &[u8]) -> bool {
 pub(crate) fn step_schedules() -> Vec<Vec<u8>> {
     let mut next = bytes_from(1);
     let honest = |byte: u8| if byte % 8 == LIE { byte - 1 } else { byte };
-    let schedule = |i: usize| (0..20 + 2 * i).map(|_| if i % 4 > 0 { honest(next()) } else { next() }).collect();
+    let schedule = |i: usize| (0..20 + 2 * i).map(|_| if i.is_multiple_of(4) { next() } else { honest(next()) }).collect();
     (0..100).map(schedule).collect()
 }
