@@ -31,7 +31,7 @@ pub(crate) struct HostileProgram {
     /// The program as each process sees it, the caller first.
     pub(crate) drivers: Vec<Arc<Driver>>,
     pub(crate) inputs: Vec<HostTensor>,
-    /// What the interpreter computes.
+    /// The outputs that the interpreter computes.
     pub(crate) outputs: Vec<HostTensor>,
 }
 
@@ -44,8 +44,8 @@ impl InFlight {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back((to, arrival));
     }
 
-    /// Returns an arrival. Those of one process to another keep their order only if `choice` is 0:
-    /// messages with bodies overtake each other.
+    /// Returns one of the arrivals: the first if `choice` is 0, and otherwise any, as messages with
+    /// bodies overtake each other.
     fn take(&self, choice: usize) -> Option<(ProcessId, Arrival)> {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let at = choice.checked_rem(waiting.len())?;
@@ -118,7 +118,7 @@ impl ProcessOfStep {
         ProcessOfStep { id, inbox, stop, state: ProcessState::Running(Box::new(run)) }
     }
 
-    /// Runs for a turn. Returns whether the step has ended with it.
+    /// Runs for a turn.
     fn advance(self, in_flight: &InFlight) -> ProcessOfStep {
         let ProcessOfStep { id, inbox, stop, state } = self;
         let ProcessState::Running(run) = state else { return ProcessOfStep { id, inbox, stop, state } };
@@ -184,7 +184,8 @@ impl HostileStep {
         self.processes.swap(process, last);
     }
 
-    /// Lets something arrive. The caller hears of the end of a participant after its outputs.
+    /// Lets something arrive. Returns false if nothing waits. The caller hears of the end of a
+    /// participant after its outputs.
     fn arrive(&mut self, choice: usize) -> bool {
         let Some((to, arrival)) = self.in_flight.take(choice) else { return false };
         if choice > 0 && matches!(arrival, Arrival::Ended { .. }) {
@@ -205,7 +206,7 @@ impl HostileStep {
             if is_quiet && self.processes.iter().all(|process| process.inbox.len() == 0) {
                 break;
             }
-            // What arrives for a process that has ended is dropped.
+            // A process that has ended drops its arrivals.
             for process in &mut self.processes {
                 if matches!(process.state, ProcessState::Ended(_)) {
                     process.inbox = StepInbox::default();
@@ -303,6 +304,7 @@ pub(crate) fn fuzz_step(programs: &[HostileProgram], mut input: &[u8]) -> bool {
 pub(crate) fn step_schedules() -> Vec<Vec<u8>> {
     let mut next = bytes_from(1);
     let honest = |byte: u8| if byte % 8 == LIE { byte - 1 } else { byte };
-    let schedule = |i: usize| (0..20 + 2 * i).map(|_| if i.is_multiple_of(4) { next() } else { honest(next()) }).collect();
+    let schedule =
+        |i: usize| (0..20 + 2 * i).map(|_| if i.is_multiple_of(4) { next() } else { honest(next()) }).collect();
     (0..100).map(schedule).collect()
 }

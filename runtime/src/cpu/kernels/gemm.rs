@@ -30,9 +30,11 @@ const MOST_ROWS: usize = 8;
 const IN_PLACE: usize = 2;
 /// The columns of the widest panel that is copied.
 const NARROW: usize = 16;
-/// Number of rows of the right matrix between prefetch and copy. Each is in another page, so the
-/// processor does not foresee them.
+/// Number of rows of the right matrix between prefetch and copy, and the bytes between rows from
+/// which on they are prefetched: each is then in another page, so the processor does not foresee
+/// them.
 const COPIED_AHEAD: usize = 12;
+const PAGE: usize = 4096;
 /// The number of lines up to which a tile prefetches its share of the next panel before it begins.
 const LINES_AT_ONCE: usize = 16;
 
@@ -286,8 +288,10 @@ unsafe fn copy_panels<V: Vector, const VECTORS: usize>(
     unsafe {
         for p in 0..depth {
             let row = from.add(p * apart);
-            for column in (0..columns).step_by(LINE / size_of::<V::T>()) {
-                V::prefetch(row.wrapping_add(COPIED_AHEAD * apart + column));
+            if apart * size_of::<V::T>() >= PAGE {
+                for column in (0..columns).step_by(LINE / size_of::<V::T>()) {
+                    V::prefetch(row.wrapping_add(COPIED_AHEAD * apart + column));
+                }
             }
             for column in (0..columns).step_by(wide) {
                 let (from, to) = (row.add(column), to.add(column * depth + p * wide));
