@@ -1,100 +1,10 @@
-//! Additions to elements of a tensor, which are recorded until all iterations have ended.
+//! Additions to elements of a tensor, which lanes push to stacks until all iterations have ended.
 
+use super::block::{Declined, LoopInputs};
 use super::program::AddedTensor;
 use super::rows::{by_size, register};
-use anabranch_dsl::DType;
-
-/// The additions of a block to one tensor, in the order of the instructions.
-#[derive(Clone, Debug, Default)]
-pub(super) struct AdditionLog {
-    records: Vec<AdditionRecord>,
-    places: Vec<u32>,
-    numbers: Vec<u8>,
-    active: Vec<u8>,
-    /// The lanes of the records of lanes that have moved.
-    lanes: Vec<u16>,
-}
-
-/// One instruction, which adds a number for each active lane.
-#[derive(Clone, Copy, Debug)]
-struct AdditionRecord {
-    /// Number of lanes, active or not.
-    n: usize,
-    has_moved: bool,
-}
-
-impl AdditionLog {
-    /// Records an instruction. Returns the number of bytes that it takes.
-    pub(super) fn record(
-        &mut self,
-        places: impl ExactSizeIterator<Item = u32>,
-        numbers: &[u8],
-        active: &[u8],
-        lanes: Option<&[u16]>,
-    ) -> usize {
-        let n = places.len();
-        self.records.push(AdditionRecord { n, has_moved: lanes.is_some() });
-        self.places.extend(places);
-        self.numbers.extend_from_slice(numbers);
-        self.active.extend_from_slice(active);
-        self.lanes.extend_from_slice(lanes.unwrap_or(&[]));
-        n * (size_of::<u32>() + size_of::<u8>()) + numbers.len() + size_of_val(lanes.unwrap_or(&[]))
-    }
-
-    /// Forgets all records, but keeps their memory.
-    fn clear(&mut self) {
-        let AdditionLog { records, places, numbers, active, lanes } = self;
-        records.clear();
-        places.clear();
-        numbers.clear();
-        active.clear();
-        lanes.clear();
-    }
-
-    /// Calls a function for each number of an active lane, in the order of the instructions, with
-    /// the lane and the place of the number in the log.
-    fn each(&self, mut f: impl FnMut(usize, usize)) {
-        let (mut start, mut moved) = (0, 0);
-        for &AdditionRecord { n, has_moved } in &self.records {
-            let active = &self.active[start..][..n];
-            if has_moved {
-                let lanes = &self.lanes[moved..][..n];
-                let active = active.iter().zip(lanes).enumerate().filter(|(_, (active, _))| **active != 0);
-                active.for_each(|(i, (_, &lane))| f(usize::from(lane), start + i));
-                moved += n;
-            } else {
-                let active = active.iter().enumerate().filter(|(_, active)| **active != 0);
-                active.for_each(|(lane, _)| f(lane, start + lane));
-            }
-            start += n;
-        }
-    }
-
-    /// Returns the additions of the iterations one after the other, and clears the log. The first
-    /// of `n` lanes has the last iteration if `is_reversed`.
-    pub(super) fn in_order(&mut self, size: usize, n: usize, is_reversed: bool) -> OrderedAdditions {
-        let mut ends = vec![0; n];
-        self.each(|lane, _| ends[lane] += 1);
-        let mut all = 0;
-        let mut add_up = |end: &mut usize| all += std::mem::replace(end, all);
-        match is_reversed {
-            true => ends.iter_mut().rev().for_each(&mut add_up),
-            false => ends.iter_mut().for_each(&mut add_up),
-        }
-        let mut ordered = OrderedAdditions { places: vec![0; all], numbers: vec![0; all * size] };
-        by_size!(size, T => {
-            const SIZE: usize = size_of::<T>();
-            self.each(|lane, i| {
-                let end = &mut ends[lane];
-                ordered.places[*end] = self.places[i];
-                ordered.numbers[*end * SIZE..][..SIZE].copy_from_slice(&self.numbers[i * SIZE..][..SIZE]);
-                *end += 1;
-            });
-        });
-        self.clear();
-        ordered
-    }
-}
+use crate::cpu::memory::segments::{LaneStack, TILE};
+use anabranch_dsl::{DType, memory};
 
 /// The additions of a block to one tensor, in the order of the iterations.
 #[derive(Clone, Debug)]
@@ -104,6 +14,46 @@ pub(super) struct OrderedAdditions {
 }
 
 impl OrderedAdditions {
+    /// Puts what the lanes of a block have pushed into the order of the iterations.
+    pub(super) fn new(
+        places: &LaneStack,
+        numbers: &LaneStack,
+        inputs: &LoopInputs<'_>,
+    ) -> Result<OrderedAdditions, Declined> {
+        let (depths, size) = (places.depths(), numbers.size());
+        // Where the additions of each lane begin.
+        let mut all = 0;
+        let mut starts: Vec<usize> = depths.iter().map(|&depth| depth as usize).collect();
+        let mut add_up = |start: &mut usize| all += std::mem::replace(start, all);
+        match inputs.shape.is_reversed {
+            true => starts.iter_mut().rev().for_each(&mut add_up),
+            false => starts.iter_mut().for_each(&mut add_up),
+        }
+        let held = memory::try_hold(all * (size_of::<u32>() + size)).map_err(|_| Declined::Loop)?;
+        if let (Some(recorded), Some(more)) = (&inputs.recorded, held) {
+            recorded.join(more);
+        }
+        let mut ordered = OrderedAdditions { places: vec![0; all], numbers: vec![0; all * size] };
+        by_size!(size, T => {
+            const SIZE: usize = size_of::<T>();
+            let (from, numbers_from): (&[u32], &[T]) =
+                (bytemuck::cast_slice(places.bytes()), bytemuck::cast_slice(numbers.bytes()));
+            for (tile, depths) in depths.chunks(TILE).enumerate() {
+                let first = tile * TILE;
+                for d in 0..depths.iter().copied().max().unwrap_or(0) {
+                    let at = [places.place(first, d as usize), numbers.place(first, d as usize)];
+                    for (lane, _) in depths.iter().enumerate().filter(|&(_, &depth)| d < depth) {
+                        let to = starts[first + lane] + d as usize;
+                        ordered.places[to] = from[at[0] + lane];
+                        let number = bytemuck::bytes_of(&numbers_from[at[1] + lane]);
+                        ordered.numbers[to * SIZE..][..SIZE].copy_from_slice(number);
+                    }
+                }
+            }
+        });
+        Ok(ordered)
+    }
+
     /// Returns the number of bytes that they take.
     pub(super) fn n_bytes(&self) -> usize {
         size_of_val(&self.places[..]) + self.numbers.len()

@@ -1,8 +1,11 @@
 //! The execution of one block of iterations.
 
-use super::additions::{AdditionLog, OrderedAdditions};
+use super::additions::OrderedAdditions;
 use super::code::CodeMemory;
-use super::program::{BlockEnd, LaneProgram, ListUpdate, RowId, RowInfo, RowStart, StackPart, SumOverLanes};
+use super::program::{
+    AddedTensor, AdditionStacks, BasicBlock, BlockEnd, LaneProgram, ListUpdate, LoopStack, RowId, RowInfo, RowStart,
+    StackPart, SumOverLanes,
+};
 use super::rows::{VectorBytes, blend, by_size, bytes, bytes_mut, fill};
 use crate::cpu::memory::Sources;
 use crate::cpu::memory::counted::CountedVec;
@@ -13,11 +16,16 @@ use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::memory::HeldBytes;
 use bytemuck::Zeroable;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// An iteration failed or the step is to stop, so the loop cannot run in lanes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Declined;
+/// Why a block has not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Declined {
+    /// An iteration failed or the step is to stop, so the loop cannot run in lanes.
+    Loop,
+    /// Native code needs more memory for stacks. The block can run without it.
+    Code,
+}
 
 /// The division of the iterations of a loop.
 #[derive(Clone, Copy, Debug)]
@@ -98,8 +106,6 @@ pub(super) struct LaneBlock<'a> {
     pub(super) has_moved: bool,
     pub(super) stacks: Vec<LaneStack>,
     pub(super) updates: Vec<ElementUpdates>,
-    /// The additions to each tensor, in the order of the instructions.
-    pub(super) additions: Vec<AdditionLog>,
     /// Element `i` of lane `l` of a tensor of the iterations is the element `i * lanes + l`.
     pub(super) tensors: Vec<Vec<u64>>,
     /// Memory of the native code.
@@ -144,7 +150,6 @@ impl<'a> LaneBlock<'a> {
             has_moved: false,
             stacks: Vec::new(),
             updates: Vec::new(),
-            additions: vec![AdditionLog::default(); program.additions.len()],
             tensors: program.tensors.iter().map(|t| vec![0; (t.n * t.size * inputs.shape.lanes).div_ceil(8)]).collect(),
             code_memory: CodeMemory::default(),
         }
@@ -155,13 +160,20 @@ impl<'a> LaneBlock<'a> {
         let (program, inputs) = (self.program, self.inputs);
         let first = block * inputs.shape.lanes;
         self.n = inputs.shape.lanes.min(inputs.shape.n - first);
-        self.start(block, first);
-        self.iterate()?;
-        let is_left = |stack: &LaneStack| stack.depths().iter().any(|&depth| depth > 0);
-        let popped = program.stacks.iter().zip(&self.stacks).filter(|(known, _)| known.part == StackPart::Popped);
+        self.start(block, first)?;
+        let with_code = program.code.as_ref().map(|(blocks, _)| self.iterate(blocks));
+        match with_code {
+            Some(Err(Declined::Code)) => {
+                self.start(block, first)?;
+                self.iterate(&program.blocks)?;
+            }
+            Some(outcome) => outcome?,
+            None => self.iterate(&program.blocks)?,
+        }
+        let is_left = |known: &&LoopStack| self.depths(known.depth)[..self.n].iter().any(|&depth| depth > 0);
         // Iterations that pop less or more than those before pushed are no mirror image of them.
-        if popped.map(|(_, stack)| stack).any(is_left) {
-            return Err(Declined);
+        if program.stacks.iter().filter(|known| known.part == StackPart::Popped).any(|known| is_left(&known)) {
+            return Err(Declined::Loop);
         }
         #[allow(clippy::useless_conversion, reason = "elements of other sizes are converted")]
         let in_order = |sum: &SumOverLanes| {
@@ -174,20 +186,63 @@ impl<'a> LaneBlock<'a> {
             bits
         };
         let sums = program.sums.iter().map(in_order).collect();
-        let added = self.additions.iter_mut().zip(&program.additions);
-        let (n, is_reversed) = (self.n, inputs.shape.is_reversed);
-        let additions = added.map(|(log, added)| log.in_order(added.dtype.size(), n, is_reversed)).collect();
-        let stacks = std::mem::take(&mut self.stacks);
-        let kept = stacks.into_iter().zip(&program.stacks).map(|(stack, known)| match known.part {
-            StackPart::Pushed => stack,
-            StackPart::Popped | StackPart::Own => LaneStack::default(),
+        inputs.pushed.fetch_add(self.pushed(), Ordering::Relaxed);
+        self.end_stacks();
+        let of_recorded = |added: &AddedTensor| {
+            let AdditionStacks { places, numbers } = added.record;
+            let [places, numbers] = [places, numbers].map(|stack| &self.stacks[usize::from(stack)]);
+            OrderedAdditions::new(places, numbers, inputs)
+        };
+        let additions = program.additions.iter().map(of_recorded).collect::<Result<_, _>>()?;
+        let mut kept: Vec<LaneStack> = std::mem::take(&mut self.stacks);
+        // The next block uses the memory of stacks that do not stay.
+        let own = kept.iter_mut().zip(&program.stacks).map(|(stack, known)| match known.part {
+            StackPart::Pushed => LaneStack::default(),
+            StackPart::Popped | StackPart::Own | StackPart::Recorded => std::mem::take(stack),
         });
-        let kept = kept.collect();
+        self.stacks = own.collect();
         Ok(BlockEffects { sums, updates: std::mem::take(&mut self.updates), additions, stacks: kept })
     }
 
+    /// Returns the numbers of elements of a row of them.
+    pub(super) fn depths(&self, row: RowId) -> &[u32] {
+        bytemuck::cast_slice(&self.rows[usize::from(row)])
+    }
+
+    /// Returns the number of bytes that lanes have on stacks that they push to.
+    pub(super) fn pushed(&self) -> usize {
+        let pushed = self.program.stacks.iter().filter(|known| known.part != StackPart::Popped);
+        let bytes = |known: &LoopStack| {
+            let depths = &self.depths(known.depth)[..self.n];
+            depths.iter().map(|&depth| depth as usize).sum::<usize>() * known.size
+        };
+        pushed.map(bytes).sum()
+    }
+
+    /// Tells the stacks that stay the number of elements of each lane.
+    fn end_stacks(&mut self) {
+        let mut known: Vec<(RowId, Arc<[u32]>)> = Vec::new();
+        for (i, stack) in self.program.stacks.iter().enumerate() {
+            if !matches!(stack.part, StackPart::Pushed | StackPart::Recorded) {
+                continue;
+            }
+            let depths = match known.iter().find(|(row, _)| *row == stack.depth) {
+                Some((_, depths)) => depths.clone(),
+                None => {
+                    let mut depths = vec![0; self.inputs.shape.lanes];
+                    let of_places = self.depths(stack.depth)[..self.n].iter().zip(&self.lane_of);
+                    of_places.for_each(|(&depth, &lane)| depths[usize::from(lane)] = depth);
+                    let depths: Arc<[u32]> = depths.into();
+                    known.push((stack.depth, depths.clone()));
+                    depths
+                }
+            };
+            self.stacks[i].end(depths);
+        }
+    }
+
     /// Sets the state before the first instruction.
-    fn start(&mut self, block: usize, first: usize) {
+    fn start(&mut self, block: usize, first: usize) -> Result<(), Declined> {
         let (program, inputs, n) = (self.program, self.inputs, self.n);
         self.at.fill(0);
         self.active[..n].fill(1);
@@ -209,45 +264,61 @@ impl<'a> LaneBlock<'a> {
             let size = program.rows[usize::from(sum.row)].size;
             fill(bytes_mut(&mut self.rows[usize::from(sum.row)]), size, sum.zero);
         }
-        let of_stacks = program.stacks.iter().zip(&inputs.segments).zip(&inputs.spare);
-        let stacks = of_stacks.map(|((stack, segments), spare)| {
-            let memory = spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let mut own = LaneStack::new(stack.size, inputs.shape.lanes, memory.unwrap_or_default());
-            if let Some(segments) = segments {
-                own.depths_mut().copy_from_slice(segments.blocks[block].depths());
-            }
-            own
-        });
-        self.stacks = stacks.collect();
+        let kept = std::mem::take(&mut self.stacks);
+        let mut kept = kept.into_iter().map(LaneStack::into_memory);
+        self.stacks.reserve(program.stacks.len());
+        for (stack, spare) in program.stacks.iter().zip(&inputs.spare) {
+            let memory = kept.next().filter(|memory| !memory.is_empty());
+            let memory = memory.or_else(|| spare.lock().unwrap_or_else(PoisonError::into_inner).pop());
+            self.stacks.push(LaneStack::new(stack.size, inputs.shape.lanes, memory.unwrap_or_default()));
+        }
+        self.start_depths(block)?;
         let updates = |update: &ListUpdate| ElementUpdates {
             indices: vec![0; n],
             elements: vec![0; (n * update.bytes).div_ceil(8)],
         };
         self.updates = program.updates.iter().map(updates).collect();
         self.block_index = block;
+        Ok(())
     }
 
-    /// Runs all lanes to the end of their iterations.
-    fn iterate(&mut self) -> Result<(), Declined> {
-        let program = self.program;
-        let end = program.blocks.len() as u16;
+    /// Sets the numbers of elements before the first instruction: those that lanes of an earlier
+    /// loop left, or none.
+    fn start_depths(&mut self, block: usize) -> Result<(), Declined> {
+        for (i, stack) in self.program.stacks.iter().enumerate() {
+            let is_first = self.program.stacks[..i].iter().all(|before| before.depth != stack.depth);
+            let row: &mut [u32] = bytemuck::cast_slice_mut(&mut self.rows[usize::from(stack.depth)]);
+            match self.inputs.segments[i].map(|segments| segments.blocks[block].depths()) {
+                Some(depths) if is_first => row[..depths.len()].copy_from_slice(depths),
+                // Stacks that share a row were pushed to together, too.
+                Some(depths) if row[..depths.len()] != *depths => return Err(Declined::Loop),
+                Some(_) => {}
+                None => row.fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs all lanes to the end of their iterations, through these basic blocks.
+    fn iterate(&mut self, blocks: &[BasicBlock]) -> Result<(), Declined> {
+        let end = blocks.len() as u16;
         let mut current = 0;
         // The first basic block for which lanes wait that are not active.
         let mut waiting = u16::MAX;
         let (mut n_rounds, mut n_done) = (0usize, 0usize);
         loop {
             if self.inputs.stop.is_set() || self.inputs.has_declined.load(Ordering::Relaxed) {
-                return Err(Declined);
+                return Err(Declined::Loop);
             }
             // A few lanes that go on for long are faster alone. Others may wait to fail.
             n_rounds += 1;
             n_done += self.n_active;
             if n_rounds > MAX_LONE_ROUNDS && n_done < FEW_LANES * n_rounds {
-                return Err(Declined);
+                return Err(Declined::Loop);
             }
-            let block = &program.blocks[usize::from(current)];
-            if let Some((stack, wait_at)) = block.aligned
-                && self.align(usize::from(stack), wait_at)
+            let block = &blocks[usize::from(current)];
+            if let Some((depth, wait_at)) = block.aligned
+                && self.align(depth, wait_at)
             {
                 waiting = waiting.min(wait_at);
             }
@@ -274,7 +345,7 @@ impl<'a> LaneBlock<'a> {
                     if let Some(to) = next {
                         self.send_to(to);
                     }
-                    (current, waiting) = self.select();
+                    (current, waiting) = self.select(blocks);
                     if current == end {
                         return Ok(());
                     }
@@ -285,14 +356,13 @@ impl<'a> LaneBlock<'a> {
 
     /// Lets only those active lanes go on that have the most elements on a stack, so that all pop
     /// from one row. Returns whether others wait at a basic block that leads here again.
-    fn align(&mut self, stack: usize, wait_at: u16) -> bool {
-        let depths = self.stacks[stack].depths();
-        let depth = |i: usize| depths[usize::from(self.lane_of[i])];
-        let most = self.places().map(depth).max().unwrap_or(0);
+    fn align(&mut self, depth: RowId, wait_at: u16) -> bool {
+        let depths: &[u32] = bytemuck::cast_slice(&self.rows[usize::from(depth)]);
+        let most = self.places().map(|i| depths[i]).max().unwrap_or(0);
         let mut n_active = 0;
-        for i in 0..self.bound {
+        for (i, &depth) in depths[..self.bound].iter().enumerate() {
             if self.active[i] != 0 {
-                if depths[usize::from(self.lane_of[i])] == most {
+                if depth == most {
                     n_active += 1;
                 } else {
                     self.active[i] = 0;
@@ -339,7 +409,7 @@ impl<'a> LaneBlock<'a> {
 
     /// Makes the lanes active that wait for the first basic block. Returns its index, and that of
     /// the next one that lanes wait for.
-    fn select(&mut self) -> (u16, u16) {
+    fn select(&mut self, blocks: &[BasicBlock]) -> (u16, u16) {
         let (at, active) = (&self.at[..self.n], &mut self.active[..self.n]);
         let (current, waiting, n_active) = wide(
             #[inline(always)]
@@ -357,7 +427,7 @@ impl<'a> LaneBlock<'a> {
         );
         self.n_active = n_active;
         self.bound = active.iter().rposition(|&active| active != 0).map_or(0, |last| last + 1);
-        let begins_loop = self.program.blocks.get(usize::from(current)).is_some_and(|block| block.begins_loop);
+        let begins_loop = blocks.get(usize::from(current)).is_some_and(|block| block.begins_loop);
         if begins_loop && self.bound > STEP && self.program.gather_below * n_active <= self.bound {
             self.gather();
         }

@@ -1,7 +1,7 @@
 //! The buffers that a loop body writes: numbers and tensors of an iteration, elements of lists, and
 //! tensors to which iterations add.
 
-use super::program::{AddedTensor, OwnTensor, RowId, RowInfo, RowStart};
+use super::program::{AddedTensor, AdditionStacks, LoopStack, OwnTensor, RowId, RowInfo, RowStart, StackPart};
 use super::translate::Translator;
 use crate::cpu::compile::{Base, BufferId, Instr, Out, Reg, StackId, Storage, TensorOp, TensorOperand, View};
 use crate::cpu::kernels::Kernel;
@@ -106,8 +106,13 @@ impl Translator<'_> {
             if tensor.size() > u32::MAX as usize {
                 continue;
             }
-            self.added.insert(buffer, self.program.additions.len() as u16);
-            self.program.additions.push(AddedTensor { buffer, dtype: tensor.dtype, add });
+            let places = self.program.stacks.len() as u16;
+            let record = AdditionStacks { places, numbers: places + 1 };
+            for size in [size_of::<u32>(), tensor.dtype.size()] {
+                self.program.stacks.push(LoopStack { stack: None, size, part: StackPart::Recorded, depth: 0 });
+            }
+            self.added.insert(buffer, record);
+            self.program.additions.push(AddedTensor { buffer, dtype: tensor.dtype, add, record });
         }
     }
 

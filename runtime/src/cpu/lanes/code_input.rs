@@ -16,8 +16,14 @@ pub(super) struct CodeBlock<'a> {
     pub(super) active: &'a [u8],
     /// All active lanes are before this one.
     pub(super) n: usize,
+    /// The lane that each place of the rows has, and whether that is not always the same lane.
+    pub(super) lane_of: &'a [u16],
+    pub(super) has_moved: bool,
     /// Returns all elements of a tensor or list.
     pub(super) elements: &'a dyn Fn(CodeSource) -> &'a [u8],
+    /// Returns the memory of a stack of the program, and for how many elements of each lane there
+    /// is room. Those that code pushes to may be changed.
+    pub(super) stack: &'a mut dyn FnMut(u16) -> (*mut u8, usize),
     pub(super) stop: &'a StopFlag,
     pub(super) has_declined: &'a AtomicBool,
 }

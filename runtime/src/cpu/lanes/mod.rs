@@ -52,6 +52,7 @@ mod choose;
 #[cfg(all(feature = "jit", target_arch = "x86_64"))]
 mod code;
 mod code_input;
+mod depths;
 mod join;
 mod operations;
 mod program;
@@ -112,6 +113,7 @@ impl fmt::Display for WhyNotInLanes {
 #[cfg(not(all(feature = "jit", target_arch = "x86_64")))]
 mod code {
     use super::CodeVectors;
+    use super::block::Declined;
     use super::code_input::{CodeBlock, LaneBody};
     use super::program::BasicBlock;
     use std::fmt;
@@ -130,7 +132,7 @@ mod code {
     }
 
     impl LaneCode {
-        pub(super) fn run(&self, _: u16, _: CodeBlock<'_>, _: &mut CodeMemory) -> bool {
+        pub(super) fn run(&self, _: u16, _: CodeBlock<'_>, _: &mut CodeMemory) -> Result<(), Declined> {
             match *self {}
         }
     }

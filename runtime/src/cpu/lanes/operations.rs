@@ -1,16 +1,17 @@
 //! The execution of the operations of a block.
 
-use super::additions::AdditionLog;
 use super::block::{Declined, LaneBlock};
 use super::code_input::{CodeBlock, CodeSource};
-use super::program::{ElementIndex, ElementSource, LaneOp, OwnTensor, RowId, StackPart, UpdateValue};
+use super::program::{
+    AdditionStacks, ElementIndex, ElementSource, LaneOp, OwnTensor, RowId, StackPart, StackPlace, UpdateValue,
+};
 use super::rows::{blend, bounds, by_size, bytes, divide_by_power, fill, register};
 use crate::cpu::compile::StackId;
 use crate::cpu::kernels::index::index_of;
 use crate::cpu::memory::list::{ListStorage, is_run};
-use crate::cpu::memory::segments::LaneStack;
+use crate::cpu::memory::segments::{LaneStack, TILE};
 use crate::cpu::multiversion::wide;
-use anabranch_dsl::{DType, memory};
+use anabranch_dsl::DType;
 use std::sync::atomic::Ordering;
 
 /// The largest number of bytes of a stack that belongs to the iterations of a block.
@@ -116,7 +117,7 @@ impl<'a> LaneBlock<'a> {
             }
             LaneOp::RequireIndex { a, dtype: DType::I32, n } => {
                 let n = usize::try_from(n).unwrap_or(usize::MAX);
-                if self.are_below(bytemuck::cast_slice(self.row(a)), n) { Ok(()) } else { Err(Declined) }
+                if self.are_below(bytemuck::cast_slice(self.row(a)), n) { Ok(()) } else { Err(Declined::Loop) }
             }
             LaneOp::RequireIndex { a, dtype, n } => {
                 let (size, row) = (size(a), self.row(a));
@@ -154,12 +155,7 @@ impl<'a> LaneBlock<'a> {
                 self.tensors[usize::from(to)] = own;
                 outcome
             }
-            LaneOp::AddLater { to, offset, index, value } => {
-                let mut log = std::mem::take(&mut self.additions[usize::from(to)]);
-                let outcome = self.add_later(&mut log, (offset, index), value);
-                self.additions[usize::from(to)] = log;
-                outcome
-            }
+            LaneOp::AddLater { record, at, offset, index, value } => self.add_later(record, at, (offset, index), value),
             LaneOp::Fill { to, value } => {
                 let mut own = std::mem::take(&mut self.tensors[usize::from(to)]);
                 let OwnTensor { n, size, .. } = self.program.tensors[usize::from(to)];
@@ -192,7 +188,7 @@ impl<'a> LaneBlock<'a> {
             }
             LaneOp::CheckList { list, index } => {
                 let is_inside = self.are_below(bytemuck::cast_slice(self.row(index)), self.list(list).len());
-                if is_inside { Ok(()) } else { Err(Declined) }
+                if is_inside { Ok(()) } else { Err(Declined::Loop) }
             }
             LaneOp::ReadList { list, index, dst } => {
                 let from = self.list(list);
@@ -204,12 +200,26 @@ impl<'a> LaneBlock<'a> {
             LaneOp::UpdateList { update, index, value } => self.update_list(usize::from(update), index, value),
             LaneOp::Branches { cond, ref arms } => self.branches(cond, arms),
             LaneOp::Code { function } => {
-                let code = self.program.code.as_ref().expect("there is native code");
+                let (_, code) = self.program.code.as_ref().expect("there is native code");
                 let inputs = self.inputs;
+                let (stacks, segments, index) = (&mut self.stacks, &inputs.segments, self.block_index);
                 let block = CodeBlock {
                     rows: &mut self.rows,
                     active: &self.active,
                     n: self.bound,
+                    lane_of: &self.lane_of,
+                    has_moved: self.has_moved,
+                    // Code only reads the elements of an earlier loop.
+                    stack: &mut |stack| match segments[usize::from(stack)] {
+                        Some(popped) => {
+                            let from = &popped.blocks[index];
+                            (from.bytes().as_ptr().cast_mut(), from.room())
+                        }
+                        None => {
+                            let own = &mut stacks[usize::from(stack)];
+                            (own.bytes_mut().as_mut_ptr(), own.room())
+                        }
+                    },
                     elements: &|source| match source {
                         CodeSource::Tensor(base) => inputs.sources.bytes(base),
                         CodeSource::List(list) => inputs.lists[list.index()].as_ref().expect("it is a list").all(),
@@ -217,28 +227,21 @@ impl<'a> LaneBlock<'a> {
                     stop: inputs.stop,
                     has_declined: &inputs.has_declined,
                 };
-                if code.run(function, block, &mut self.code_memory) { Ok(()) } else { Err(Declined) }
+                code.run(function, block, &mut self.code_memory)
             }
-            LaneOp::Push { stack, src } => self.push(usize::from(stack), src),
-            LaneOp::Pop { stack, dst } => {
-                let mut own = std::mem::take(&mut self.stacks[usize::from(stack)]);
-                let outcome = self.write(dst, false, |out, block| block.pop(usize::from(stack), &mut own, out));
-                self.stacks[usize::from(stack)] = own;
-                outcome
+            LaneOp::Push { stack, at, src } => {
+                self.with_stack(stack, |block, own| block.push(own, (stack, at), block.row(src)))
             }
-            LaneOp::Clear { stack } => {
-                let mut own = std::mem::take(&mut self.stacks[usize::from(stack)]);
-                let depths = own.depths_mut();
-                self.places().for_each(|i| depths[usize::from(self.lane_of[i])] = 0);
-                self.stacks[usize::from(stack)] = own;
-                Ok(())
+            LaneOp::Pop { stack, at, dst } => {
+                self.write(dst, false, |out, block| block.pop(usize::from(stack), at, out))
             }
+            LaneOp::Clear { .. } => panic!("rows with numbers of elements are set to zero instead"),
         }
     }
 
     /// Checks each active lane, by its place.
     fn check(&self, is_valid: impl Fn(usize) -> bool) -> Result<(), Declined> {
-        if self.places().all(is_valid) { Ok(()) } else { Err(Declined) }
+        if self.places().all(is_valid) { Ok(()) } else { Err(Declined::Loop) }
     }
 
     /// Returns whether the indices of active lanes are below `n`.
@@ -330,7 +333,7 @@ impl<'a> LaneBlock<'a> {
             }
             _ => self.places().all(|i| places.index(i) < n as u64),
         };
-        if is_inside { Ok(places) } else { Err(Declined) }
+        if is_inside { Ok(places) } else { Err(Declined::Loop) }
     }
 
     fn write_own(
@@ -359,30 +362,30 @@ impl<'a> LaneBlock<'a> {
 
     /// Records what the active lanes add to elements of a tensor.
     fn add_later(
-        &self,
-        log: &mut AdditionLog,
+        &mut self,
+        AdditionStacks { places, numbers }: AdditionStacks,
+        at: StackPlace,
         (offset, index): (usize, Option<ElementIndex>),
         value: RowId,
     ) -> Result<(), Declined> {
-        let elements = self.elements_at(offset, index)?;
-        let size = self.program.rows[usize::from(value)].size;
-        let places = (0..self.bound).map(|i| elements.at(i) as u32);
-        let lanes = self.has_moved.then(|| &self.lane_of[..self.bound]);
-        let n = log.record(places, &self.row(value)[..self.bound * size], &self.active[..self.bound], lanes);
-        // With the copy in the order of the iterations.
-        let n_all = n + self.n_active * (size_of::<u32>() + size);
-        if let (Some(recorded), Some(more)) = (&self.inputs.recorded, memory::try_hold(n_all).map_err(|_| Declined)?) {
-            recorded.join(more);
-        }
-        self.may_reserve(n, self.n_active * size)
+        self.with_stack(places, |block, own| {
+            let elements = block.elements_at(offset, index)?;
+            let of_lanes: Vec<u32> = (0..block.bound).map(|i| elements.at(i) as u32).collect();
+            block.push(own, (places, at), bytemuck::cast_slice(&of_lanes))
+        })?;
+        self.with_stack(numbers, |block, own| block.push(own, (numbers, at), block.row(value)))
     }
 
-    /// Counts bytes that were reserved to keep elements of active lanes. Declines if too many more
-    /// are reserved than needed.
-    fn may_reserve(&self, n_reserved: usize, n_needed: usize) -> Result<(), Declined> {
-        let reserved = self.inputs.reserved.fetch_add(n_reserved, Ordering::Relaxed) + n_reserved;
-        let needed = self.inputs.pushed.fetch_add(n_needed, Ordering::Relaxed);
-        if reserved > MIN_LIMIT.max(MAX_WASTE.saturating_mul(needed)) { Err(Declined) } else { Ok(()) }
+    /// Runs a function with a stack of the program, which is not in the block meanwhile.
+    fn with_stack(
+        &mut self,
+        stack: u16,
+        f: impl FnOnce(&Self, &mut LaneStack) -> Result<(), Declined>,
+    ) -> Result<(), Declined> {
+        let mut own = std::mem::take(&mut self.stacks[usize::from(stack)]);
+        let outcome = f(self, &mut own);
+        self.stacks[usize::from(stack)] = own;
+        outcome
     }
 
     fn update_list(&mut self, update: usize, index: RowId, value: UpdateValue) -> Result<(), Declined> {
@@ -425,73 +428,89 @@ impl<'a> LaneBlock<'a> {
             }
         });
         self.updates[update] = updates;
-        if is_free { Ok(()) } else { Err(Declined) }
+        if is_free { Ok(()) } else { Err(Declined::Loop) }
     }
 
-    fn push(&mut self, stack: usize, src: RowId) -> Result<(), Declined> {
-        let mut own = std::mem::take(&mut self.stacks[stack]);
-        let size = self.program.rows[usize::from(src)].size;
-        let n = self.inputs.shape.lanes;
-        let (row, active) = (self.row(src), &self.active[..self.bound]);
-        // The depths of the lanes are those of the places, unless lanes have moved.
-        let depths = &own.depths()[..self.bound];
-        let (least, most) = bounds(depths, active);
+    /// Makes room for the elements that lanes push to a stack. Declines if stacks would reserve far
+    /// more than lanes have pushed: each has memory for as many elements as the lane with the most.
+    fn make_room(&self, own: &mut LaneStack, (stack, at): (u16, StackPlace), needed: usize) -> Result<(), Declined> {
         let inputs = self.inputs;
-        let is_own = self.program.stacks[stack].part == StackPart::Own;
+        let is_own = self.program.stacks[usize::from(stack)].part == StackPart::Own;
         let limit = if is_own { MAX_OWN_STACK } else { usize::MAX };
-        let reserved = &inputs.reserved;
-        let to = own.reserve_one(&inputs.depths[stack], limit, reserved).map_err(|_| Declined)?;
-        // Stacks of lanes are as deep as the deepest.
-        self.may_reserve(0, self.n_active * size)?;
-        if !self.has_moved && least == most {
-            blend(&mut to.bytes[most as usize * n * size..][..self.bound * size], row, active, size);
-            to.depths.iter_mut().zip(active).for_each(|(depth, &active)| *depth += u32::from(active));
-        } else {
-            by_size!(size, T => {
-                let (to_all, row): (&mut [T], &[T]) = (bytemuck::cast_slice_mut(to.bytes), bytemuck::cast_slice(row));
-                for ((&x, &active), &lane) in row.iter().zip(active).zip(&self.lane_of) {
-                    if active != 0 {
-                        let depth = &mut to.depths[usize::from(lane)];
-                        to_all[*depth as usize * n + usize::from(lane)] = x;
-                        *depth += 1;
-                    }
-                }
-            });
-        }
-        self.stacks[stack] = own;
-        Ok(())
+        let deepest = self.depths(at.depth)[..self.n].iter().copied().max().unwrap_or(0) as usize;
+        let used = deepest + at.n as usize;
+        let before = &inputs.depths[usize::from(stack)];
+        let new = own.make_room(needed, used, before, limit).map_err(|_| Declined::Loop)?;
+        let reserved = inputs.reserved.fetch_add(new, Ordering::Relaxed) + new;
+        let pushed = inputs.pushed.load(Ordering::Relaxed) + self.pushed();
+        if reserved > MIN_LIMIT.max(MAX_WASTE.saturating_mul(pushed)) { Err(Declined::Loop) } else { Ok(()) }
     }
 
-    fn pop(&self, stack: usize, own: &mut LaneStack, out: &mut [u8]) -> Result<(), Declined> {
-        let size = out.len() / self.width();
-        let n = self.inputs.shape.lanes;
-        // Elements of an earlier loop stay where they are.
-        let block = self.inputs.segments[stack].map(|segments| &segments.blocks[self.block_index]);
-        let (own_bytes, depths) = own.parts_mut();
-        let from = block.map_or(own_bytes, LaneStack::bytes);
-        let active = &self.active[..self.bound];
-        if !self.has_moved {
-            let (least, most) = bounds(&depths[..self.bound], active);
-            if least == most && most > 0 {
-                let row = (most as usize - 1) * n * size;
-                let len = self.bound * size;
-                out[..len].copy_from_slice(&from[row..][..len]);
-                depths.iter_mut().zip(active).for_each(|(depth, &active)| *depth -= u32::from(active));
-                return Ok(());
-            }
+    /// Writes an element of each active lane to a stack.
+    fn push(&self, own: &mut LaneStack, (stack, at): (u16, StackPlace), row: &[u8]) -> Result<(), Declined> {
+        let (size, bound, above) = (own.size(), self.bound, at.above as usize);
+        let (depths, active) = (&self.depths(at.depth)[..bound], &self.active[..bound]);
+        let (least, most) = bounds(depths, active);
+        let needed = most as usize + above + 1;
+        if needed > own.room() {
+            self.make_room(own, (stack, at), needed)?;
         }
-        let mut is_empty = false;
+        if !self.has_moved && least == most {
+            let is_full = self.n_active == bound;
+            for first in (0..bound).step_by(TILE) {
+                let n = TILE.min(bound - first);
+                let to = own.place(first, most as usize + above) * size;
+                let (to, from) = (&mut own.bytes_mut()[to..][..n * size], &row[first * size..][..n * size]);
+                if is_full {
+                    to.copy_from_slice(from);
+                } else {
+                    blend(to, from, &active[first..][..n], size);
+                }
+            }
+            return Ok(());
+        }
         by_size!(size, T => {
-            let (out, from): (&mut [T], &[T]) = (bytemuck::cast_slice_mut(out), bytemuck::cast_slice(from));
-            for ((out, &active), &lane) in out.iter_mut().zip(&self.active[..self.bound]).zip(&self.lane_of) {
+            let row: &[T] = bytemuck::cast_slice(row);
+            for ((i, &depth), &active) in depths.iter().enumerate().zip(active) {
                 if active != 0 {
-                    let depth = &mut depths[usize::from(lane)];
-                    is_empty |= *depth == 0;
-                    *depth = depth.saturating_sub(1);
-                    *out = from.get(*depth as usize * n + usize::from(lane)).copied().unwrap_or_default();
+                    let to = own.place(usize::from(self.lane_of[i]), depth as usize + above);
+                    bytemuck::cast_slice_mut::<u8, T>(own.bytes_mut())[to] = row[i];
                 }
             }
         });
-        if is_empty { Err(Declined) } else { Ok(()) }
+        Ok(())
+    }
+
+    /// Reads an element of each active lane from a stack.
+    fn pop(&self, stack: usize, at: StackPlace, out: &mut [u8]) -> Result<(), Declined> {
+        let (size, bound, above) = (out.len() / self.width(), self.bound, at.above as usize);
+        // Elements of an earlier loop stay where they are.
+        let from = match self.inputs.segments[stack] {
+            Some(segments) => &segments.blocks[self.block_index],
+            None => &self.stacks[stack],
+        };
+        let (depths, active) = (&self.depths(at.depth)[..bound], &self.active[..bound]);
+        let (least, most) = bounds(depths, active);
+        // Below no elements, the number is less than zero.
+        if most as usize + above >= from.room() {
+            return Err(Declined::Loop);
+        }
+        if !self.has_moved && least == most {
+            for first in (0..bound).step_by(TILE) {
+                let n = TILE.min(bound - first) * size;
+                let at = from.place(first, most as usize + above) * size;
+                out[first * size..][..n].copy_from_slice(&from.bytes()[at..][..n]);
+            }
+            return Ok(());
+        }
+        by_size!(size, T => {
+            let (out, bytes): (&mut [T], &[T]) = (bytemuck::cast_slice_mut(out), bytemuck::cast_slice(from.bytes()));
+            for ((i, &depth), &active) in depths.iter().enumerate().zip(active) {
+                if active != 0 {
+                    out[i] = bytes[from.place(usize::from(self.lane_of[i]), depth as usize + above)];
+                }
+            }
+        });
+        Ok(())
     }
 }

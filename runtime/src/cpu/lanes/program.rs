@@ -79,6 +79,15 @@ pub(super) struct AddedTensor {
     pub(super) dtype: DType,
     /// Adds two elements as registers.
     pub(super) add: fn(u64, u64) -> u64,
+    pub(super) record: AdditionStacks,
+}
+
+/// The stacks of the program to which lanes push what they add to a tensor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AdditionStacks {
+    /// The places of the elements, in 32 bits.
+    pub(super) places: u16,
+    pub(super) numbers: u16,
 }
 
 /// The tensor of which an element is read.
@@ -100,7 +109,7 @@ pub(super) enum UpdateValue {
 }
 
 /// The part of a stack in a loop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum StackPart {
     /// Iterations push to it.
     Pushed,
@@ -108,13 +117,30 @@ pub(super) enum StackPart {
     Popped,
     /// It belongs to one iteration.
     Own,
+    /// It has what iterations add to a tensor, until all have ended.
+    Recorded,
 }
 
+/// A stack of each lane.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoopStack {
-    pub(super) stack: StackId,
+    /// The stack of the plan, if there is one.
+    pub(super) stack: Option<StackId>,
     pub(super) size: usize,
     pub(super) part: StackPart,
+    /// The number of elements of each lane, in 32 bits. Stacks that always have as many as others
+    /// share a row.
+    pub(super) depth: RowId,
+}
+
+/// The place of an element in the stack of a lane: above so many more elements than the row says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct StackPlace {
+    pub(super) depth: RowId,
+    pub(super) above: u32,
+    /// So many elements above those that the row counts are pushed, or were popped, before the row
+    /// changes.
+    pub(super) n: u32,
 }
 
 /// An operation on rows.
@@ -171,9 +197,10 @@ pub(super) enum LaneOp {
         value: RowId,
         adds: bool,
     },
-    /// Adds to an element of a tensor when all iterations have ended.
+    /// Records an addition to an element of a tensor, for when all iterations have ended.
     AddLater {
-        to: u16,
+        record: AdditionStacks,
+        at: StackPlace,
         offset: usize,
         index: Option<ElementIndex>,
         value: RowId,
@@ -211,14 +238,20 @@ pub(super) enum LaneOp {
         cond: RowId,
         arms: [Box<[LaneOp]>; 2],
     },
+    /// Writes the element of a stack that is pushed. The row with the number of elements changes
+    /// by an operation of its own.
     Push {
         stack: u16,
+        at: StackPlace,
         src: RowId,
     },
+    /// Reads the element of a stack that is popped.
     Pop {
         stack: u16,
+        at: StackPlace,
         dst: RowId,
     },
+    /// Removes all elements of a stack, before there are rows with their numbers.
     Clear {
         stack: u16,
     },
@@ -266,9 +299,9 @@ pub(super) struct BasicBlock {
     pub(super) end: BlockEnd,
     /// Whether a later basic block jumps to it.
     pub(super) begins_loop: bool,
-    /// A stack from which it pops, and the later basic block that leads to it and that lanes can
-    /// run again while they wait for others with more elements.
-    pub(super) aligned: Option<(u16, u16)>,
+    /// The row with the number of elements of a stack from which it pops, and the later basic block
+    /// that leads to it and that lanes can run again while they wait for others with more elements.
+    pub(super) aligned: Option<(RowId, u16)>,
 }
 
 /// The body of a loop, for many iterations side by side.
@@ -293,8 +326,8 @@ pub(crate) struct LaneProgram {
     pub(super) gather_below: usize,
     /// Whether rows may have numbers of one byte, other than bools.
     pub(super) has_byte_numbers: bool,
-    /// The native code of parts of the basic blocks.
-    pub(super) code: Option<Arc<LaneCode>>,
+    /// The same basic blocks, parts of which are native code.
+    pub(super) code: Option<(Vec<BasicBlock>, Arc<LaneCode>)>,
 }
 
 impl LaneProgram {
@@ -305,21 +338,19 @@ impl LaneProgram {
 
     /// Compiles parts of the body to native code with vectors up to a limit.
     pub(super) fn compile(&mut self, limit: CodeVectors) {
-        let read_at_end: Vec<RowId> = self.sums.iter().map(|sum| sum.row).collect();
+        let mut read_at_end: Vec<RowId> = self.sums.iter().map(|sum| sum.row).collect();
+        read_at_end.extend(self.stacks.iter().filter(|stack| stack.part != StackPart::Own).map(|stack| stack.depth));
         let body = LaneBody {
             rows: &self.rows,
             blocks: &self.blocks,
             has_byte_numbers: self.has_byte_numbers,
             read_at_end: &read_at_end,
         };
-        if let Some((blocks, code)) = code::compile(body, limit) {
-            self.blocks = blocks;
-            self.code = Some(Arc::new(code));
-        }
+        self.code = code::compile(body, limit).map(|(blocks, code)| (blocks, Arc::new(code)));
     }
 
     /// Says which parts of the body are native code, if any are.
     pub(crate) fn native_parts(&self) -> Option<String> {
-        self.code.as_ref().map(ToString::to_string)
+        self.code.as_ref().map(|(_, code)| code.to_string())
     }
 }

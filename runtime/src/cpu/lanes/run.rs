@@ -46,8 +46,8 @@ impl LaneProgram {
     /// Runs the loop. Returns whether it did; otherwise nothing has changed.
     pub(crate) fn run(&self, plan: &Plan, cx: &mut Context, foreign: ExternalTensors<'_>, stop: &StopFlag) -> bool {
         let Some(shape) = self.shape(cx) else { return false };
-        let memory = |stack: &LoopStack| Mutex::new(cx.stacks[stack.stack.index()].take_spare());
-        let spare = self.stacks.iter().map(memory).collect();
+        let mut memory = |stack: &LoopStack| stack.stack.map(|stack| cx.stacks[stack.index()].take_spare());
+        let spare = self.stacks.iter().map(|stack| Mutex::new(memory(stack).unwrap_or_default())).collect();
         let Some(effects) = self.effects(plan, cx, foreign, shape, spare, stop) else { return false };
         self.commit(plan, cx, effects, shape);
         true
@@ -74,7 +74,7 @@ impl LaneProgram {
     /// Returns what lanes have pushed to each stack that iterations pop from, if lanes have.
     fn popped<'a>(&'a self, cx: &'a Context) -> impl Iterator<Item = Option<&'a LaneSegments>> {
         let popped = self.stacks.iter().filter(|stack| stack.part == StackPart::Popped);
-        popped.map(|stack| cx.stacks[stack.stack.index()].segments())
+        popped.filter_map(|stack| stack.stack).map(|stack| cx.stacks[stack.index()].segments())
     }
 
     /// Returns whether the last iteration has the first lane: if iterations pop what others pushed,
@@ -111,11 +111,11 @@ impl LaneProgram {
         let LoopShape { n, lanes, is_reversed } = shape;
         let mut segments = Vec::with_capacity(self.stacks.len());
         for known in &self.stacks {
-            let stack = &cx.stacks[known.stack.index()];
-            segments.push(match known.part {
-                StackPart::Own => None,
-                StackPart::Pushed => stack.is_cleared().then_some(None)?,
-                StackPart::Popped => Some(stack.segments().filter(|s| s.n == n && s.lanes() == lanes)?),
+            let stack = known.stack.map(|stack| &cx.stacks[stack.index()]);
+            segments.push(match (known.part, stack) {
+                (StackPart::Pushed, Some(stack)) => stack.is_cleared().then_some(None)?,
+                (StackPart::Popped, Some(stack)) => Some(stack.segments().filter(|s| s.n == n && s.lanes() == lanes)?),
+                _ => None,
             });
         }
         let inputs = LoopInputs {
@@ -175,7 +175,7 @@ impl LaneProgram {
                 }
                 match block.run(wave.start + k) {
                     Ok(effects) => _ = left.set(effects),
-                    Err(Declined) => inputs.has_declined.store(true, Ordering::Relaxed),
+                    Err(Declined::Loop | Declined::Code) => inputs.has_declined.store(true, Ordering::Relaxed),
                 }
             }
         });
@@ -216,11 +216,11 @@ impl LaneProgram {
             blocks.iter().for_each(|additions| additions.add_to(tensor, *added));
         }
         for (known, blocks) in self.stacks.iter().zip(effects.stacks) {
-            let stack = &mut cx.stacks[known.stack.index()];
-            match known.part {
-                StackPart::Pushed => stack.set_segments(LaneSegments { n, is_reversed, blocks }),
-                StackPart::Popped => stack.clear(),
-                StackPart::Own => {}
+            let stack = known.stack.map(|stack| &mut cx.stacks[stack.index()]);
+            match (known.part, stack) {
+                (StackPart::Pushed, Some(stack)) => stack.set_segments(LaneSegments { n, is_reversed, blocks }),
+                (StackPart::Popped, Some(stack)) => stack.clear(),
+                _ => {}
             }
         }
     }

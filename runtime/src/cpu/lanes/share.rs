@@ -34,8 +34,12 @@ fn rows_of(op: &mut LaneOp, f: &mut dyn FnMut(&mut RowId, RowUse)) {
         | LaneOp::RequireIndex { a: src, .. }
         | LaneOp::Assert { cond: src }
         | LaneOp::Fill { value: src, .. }
-        | LaneOp::CheckList { index: src, .. }
-        | LaneOp::Push { src, .. } => {
+        | LaneOp::CheckList { index: src, .. } => {
+            f(src, RowUse::Read);
+            None
+        }
+        LaneOp::Push { src, at, .. } => {
+            f(&mut at.depth, RowUse::Read);
             f(src, RowUse::Read);
             None
         }
@@ -46,7 +50,13 @@ fn rows_of(op: &mut LaneOp, f: &mut dyn FnMut(&mut RowId, RowUse)) {
             of_index(index, f);
             Some(dst)
         }
-        LaneOp::WriteElement { index, value, .. } | LaneOp::AddLater { index, value, .. } => {
+        LaneOp::WriteElement { index, value, .. } => {
+            of_index(index, f);
+            f(value, RowUse::Read);
+            None
+        }
+        LaneOp::AddLater { at, index, value, .. } => {
+            f(&mut at.depth, RowUse::Read);
             of_index(index, f);
             f(value, RowUse::Read);
             None
@@ -60,7 +70,10 @@ fn rows_of(op: &mut LaneOp, f: &mut dyn FnMut(&mut RowId, RowUse)) {
         }
         LaneOp::Branches { .. } => panic!("rows are shared before basic blocks are joined"),
         LaneOp::Code { .. } => panic!("rows are shared before there is native code"),
-        LaneOp::Pop { dst, .. } => Some(dst),
+        LaneOp::Pop { dst, at, .. } => {
+            f(&mut at.depth, RowUse::Read);
+            Some(dst)
+        }
         LaneOp::CopyIn { .. } | LaneOp::Clear { .. } => None,
     };
     written.into_iter().for_each(|dst| f(dst, RowUse::Written));

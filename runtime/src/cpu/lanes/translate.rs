@@ -2,10 +2,11 @@
 
 use super::WhyNotInLanes;
 use super::buffers::{LocalBuffer, addition_of};
+use super::depths::set_depths;
 use super::join::{can_run_again, join_blocks};
 use super::program::{
-    BasicBlock, BlockEnd, CheckedFunction, ElementIndex, ElementSource, LaneOp, LaneProgram, ListUpdate, LoopCounter,
-    LoopStack, RowId, RowInfo, RowStart, StackPart, SumOverLanes, UpdateValue,
+    AdditionStacks, BasicBlock, BlockEnd, CheckedFunction, ElementIndex, ElementSource, LaneOp, LaneProgram,
+    ListUpdate, LoopCounter, LoopStack, RowId, RowInfo, RowStart, StackPart, StackPlace, SumOverLanes, UpdateValue,
 };
 use super::registers::ElementSizes;
 use super::run::MIN_LANES;
@@ -44,8 +45,8 @@ pub(super) struct Translator<'a> {
     pub(super) rows_of: FxHashMap<(Reg, usize), RowId>,
     /// The buffers that the body writes.
     pub(super) locals: FxHashMap<BufferId, LocalBuffer>,
-    /// The tensors to which iterations add, by their index in the program.
-    pub(super) added: FxHashMap<BufferId, u16>,
+    /// The tensors to which iterations add, and where what they add is recorded.
+    pub(super) added: FxHashMap<BufferId, AdditionStacks>,
     /// The operations of the current basic block.
     pub(super) ops: Vec<LaneOp>,
     pub(super) program: LaneProgram,
@@ -166,7 +167,7 @@ impl Translator<'_> {
                 (LoopVarRole::Pushed | LoopVarRole::Popped, Storage::Stack(stack)) => {
                     let size = self.element(stack).ok_or(refused)?.size();
                     let part = if role == LoopVarRole::Pushed { StackPart::Pushed } else { StackPart::Popped };
-                    self.program.stacks.push(LoopStack { stack, size, part });
+                    self.program.stacks.push(LoopStack { stack: Some(stack), size, part, depth: 0 });
                 }
                 (LoopVarRole::AddedTo, Storage::Buffer(buffer)) if self.added.contains_key(&buffer) => {}
                 (LoopVarRole::Written | LoopVarRole::Accumulated, Storage::Stack(_)) => {}
@@ -216,6 +217,7 @@ impl Translator<'_> {
             let ops = std::mem::take(&mut self.ops);
             self.program.blocks.push(BasicBlock { ops, end, begins_loop: false, aligned: None });
         }
+        set_depths(&mut self.program);
         share_rows(&mut self.program.blocks, &mut self.program.rows);
         join_blocks(&mut self.program.blocks);
         for here in 0..self.program.blocks.len() {
@@ -230,7 +232,8 @@ impl Translator<'_> {
                     && self.program.stacks[usize::from(stack)].part == StackPart::Popped
                     && can_run_again(&self.program.blocks[here], &self.program.rows)
                 {
-                    self.program.blocks[to].aligned = Some((stack, here as u16));
+                    let depth = self.program.stacks[usize::from(stack)].depth;
+                    self.program.blocks[to].aligned = Some((depth, here as u16));
                 }
             }
         }
@@ -317,7 +320,7 @@ impl Translator<'_> {
                     Err(row) => row,
                 };
                 let stack = self.stack(stack, StackPart::Pushed).ok_or(refused)?;
-                self.ops.push(LaneOp::Push { stack, src });
+                self.ops.push(LaneOp::Push { stack, at: StackPlace::default(), src });
             }
             Instr::StackPop { stack, op } => {
                 let dst = match &plan.tensor_ops[op.index()].out {
@@ -329,7 +332,7 @@ impl Translator<'_> {
                     _ => return Err(refused),
                 };
                 let stack = self.stack(stack, StackPart::Popped).ok_or(refused)?;
-                self.ops.push(LaneOp::Pop { stack, dst });
+                self.ops.push(LaneOp::Pop { stack, at: StackPlace::default(), dst });
             }
             Instr::StackNew(stack) => {
                 let stack = self.stack(stack, StackPart::Own).ok_or(refused)?;
@@ -391,10 +394,11 @@ impl Translator<'_> {
             stride: view.strides[axis],
         });
         if let (Base::Buffer(b), ElementUse::Add(r)) = (view.base, kind)
-            && let Some(&to) = self.added.get(&b)
+            && let Some(&record) = self.added.get(&b)
         {
             let value = self.row(r, view.dtype.size());
-            self.ops.push(LaneOp::AddLater { to, offset: view.offset, index, value });
+            let at = StackPlace::default();
+            self.ops.push(LaneOp::AddLater { record, at, offset: view.offset, index, value });
             return Some(());
         }
         let local = match view.base {
@@ -434,7 +438,7 @@ impl Translator<'_> {
 
     /// Returns the index of a stack that the body uses as a part of the loop or as its own.
     fn stack(&mut self, stack: StackId, part: StackPart) -> Option<u16> {
-        let known = self.program.stacks.iter().position(|known| known.stack == stack);
+        let known = self.program.stacks.iter().position(|known| known.stack == Some(stack));
         let i = match known {
             Some(i) => {
                 let known = self.program.stacks[i].part;
@@ -442,7 +446,7 @@ impl Translator<'_> {
             }
             None => {
                 let size = self.element(stack)?.size();
-                self.program.stacks.push(LoopStack { stack, size, part: StackPart::Own });
+                self.program.stacks.push(LoopStack { stack: Some(stack), size, part: StackPart::Own, depth: 0 });
                 self.program.stacks.len() - 1
             }
         };

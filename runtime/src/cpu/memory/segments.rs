@@ -3,41 +3,38 @@
 
 use super::counted::CountedVec;
 use super::stack::NoMemory;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The number of lanes whose elements are beside each other.
+pub(crate) const TILE: usize = 32;
 
 /// The elements that the lanes of one block pushed, each lane to a stack of its own.
 ///
-/// Element `d` of lane `l` is the element `d * lanes + l` of the memory, so lanes that push at the
-/// same time write a row.
+/// Lanes are in tiles of [`TILE`]. Elements of the lanes of a tile with the same depth are beside
+/// each other, and those of the next depth follow, so a vector of lanes that go through a loop
+/// pushes to one region of the memory, and another one pops from there backwards.
 #[derive(Debug, Default)]
 pub(crate) struct LaneStack {
     size: usize,
     lanes: usize,
+    /// The number of elements of each lane for which there is memory.
+    room: usize,
     words: CountedVec<u64>,
-    depths: Vec<u32>,
-    /// No lane has more elements.
-    ceiling: usize,
+    /// The number of elements of each lane, once all lanes have ended.
+    depths: Arc<[u32]>,
 }
 
 /// The largest number of bytes that a stack reserves before its lanes push so many.
 const MAX_IN_ADVANCE: usize = 1 << 20;
 
-/// The memory of a [`LaneStack`], with room for one more element of each lane.
-pub(crate) struct LaneStackParts<'a> {
-    pub(crate) bytes: &'a mut [u8],
-    pub(crate) depths: &'a mut [u32],
-}
-
-/// The element at an index of memory for elements of `size` bytes.
-fn element(words: &[u64], size: usize, i: usize) -> &[u8] {
-    &bytemuck::cast_slice(words)[i * size..][..size]
-}
-
 impl LaneStack {
     /// Creates an empty stack of elements of `size` bytes for each of `lanes` lanes, in memory that
     /// may be empty.
     pub(crate) fn new(size: usize, lanes: usize, memory: CountedVec<u64>) -> LaneStack {
-        LaneStack { size, lanes, words: memory, depths: vec![0; lanes], ceiling: 0 }
+        let mut stack = LaneStack { size, lanes, room: 0, words: memory, depths: Arc::default() };
+        stack.set_room();
+        stack
     }
 
     /// Returns the memory, for another stack.
@@ -45,13 +42,30 @@ impl LaneStack {
         self.words
     }
 
-    /// Returns the number of elements of each lane.
-    pub(crate) fn depths(&self) -> &[u32] {
-        &self.depths
+    /// Returns the number of bytes of one element of each lane.
+    fn bytes_of_one(&self) -> usize {
+        self.lanes.next_multiple_of(TILE) * self.size
     }
 
-    pub(crate) fn depths_mut(&mut self) -> &mut [u32] {
-        &mut self.depths
+    /// Uses all memory. Places of elements have 31 bits.
+    fn set_room(&mut self) {
+        let fits = (8 * self.words.len()).checked_div(self.bytes_of_one()).unwrap_or(0);
+        self.room = fits.min(i32::MAX as usize / self.lanes.next_multiple_of(TILE).max(1));
+    }
+
+    /// Returns the size of an element in bytes.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Returns the number of elements of each lane for which there is memory.
+    pub(crate) fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Returns the place of an element of a lane in the memory.
+    pub(crate) fn place(&self, lane: usize, depth: usize) -> usize {
+        (lane / TILE * self.room + depth) * TILE + lane % TILE
     }
 
     /// Returns the memory.
@@ -59,45 +73,58 @@ impl LaneStack {
         bytemuck::cast_slice(&self.words[..])
     }
 
-    /// Returns the memory and the depths.
-    pub(crate) fn parts_mut(&mut self) -> (&[u8], &mut [u32]) {
-        (bytemuck::cast_slice(&self.words[..]), &mut self.depths)
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.words[..])
     }
 
-    /// Makes room for one more element of each lane, unless the stack would take more than `limit`
-    /// bytes. `depth` is the number of elements of a lane for which stacks like this one needed
-    /// memory before. Adds the new bytes to `reserved`.
-    pub(crate) fn reserve_one(
+    /// Returns the number of elements of each lane.
+    pub(crate) fn depths(&self) -> &[u32] {
+        &self.depths
+    }
+
+    /// Sets the number of elements of each lane, after all lanes have ended.
+    pub(crate) fn end(&mut self, depths: Arc<[u32]>) {
+        assert_eq!(depths.len(), self.lanes, "each lane has a number of elements");
+        self.depths = depths;
+    }
+
+    /// Makes room for `needed` elements of each lane, unless the stack would take more than `limit`
+    /// bytes. The first `used` elements stay. `before` is the room that stacks like this one needed
+    /// before. Returns the number of new bytes.
+    pub(crate) fn make_room(
         &mut self,
-        depth: &AtomicUsize,
+        needed: usize,
+        used: usize,
+        before: &AtomicUsize,
         limit: usize,
-        reserved: &AtomicUsize,
-    ) -> Result<LaneStackParts<'_>, NoMemory> {
-        let row = self.lanes * self.size;
-        if (self.ceiling + 1) * row > 8 * self.words.len() {
-            let deepest = self.depths.iter().copied().max().unwrap_or(0) as usize;
-            self.ceiling = deepest;
-            // A lane of an earlier block may have had far more elements than others.
-            let before = depth.load(Ordering::Relaxed).min(MAX_IN_ADVANCE / row.max(1));
-            let needed = (deepest + 1).max(before);
-            if needed * row > limit {
-                return Err(NoMemory { bytes: needed * row });
-            }
-            let present = self.words.len();
-            if needed * row > 8 * present {
-                self.words.grow((needed * row).div_ceil(8))?;
-                reserved.fetch_add(8 * (self.words.len() - present), Ordering::Relaxed);
-            }
-            depth.fetch_max(needed, Ordering::Relaxed);
+    ) -> Result<usize, NoMemory> {
+        let of_one = self.bytes_of_one();
+        // A lane of an earlier block may have had far more elements than others.
+        let in_advance = before.load(Ordering::Relaxed).min(MAX_IN_ADVANCE / of_one.max(1));
+        let ample = needed.max(in_advance);
+        let (old_room, present) = (self.room, self.words.len());
+        if ample.saturating_mul(of_one) > limit {
+            return Err(NoMemory { bytes: ample.saturating_mul(of_one) });
         }
-        self.ceiling += 1;
-        Ok(LaneStackParts { bytes: bytemuck::cast_slice_mut(&mut self.words[..]), depths: &mut self.depths })
+        self.words.grow((ample * of_one).div_ceil(8))?;
+        self.set_room();
+        if self.room < needed {
+            return Err(NoMemory { bytes: needed.saturating_mul(of_one) });
+        }
+        before.fetch_max(self.room, Ordering::Relaxed);
+        let (of_row, room) = (TILE * self.size, self.room);
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.words[..]);
+        for tile in (0..self.lanes.div_ceil(TILE)).rev() {
+            let from = tile * old_room * of_row;
+            bytes.copy_within(from..from + used.min(old_room) * of_row, tile * room * of_row);
+        }
+        Ok(8 * (self.words.len() - present))
     }
 
     /// Appends the elements of a lane, from the first.
     fn append_to(&self, lane: usize, to: &mut Vec<u8>) {
-        for d in 0..self.depths[lane] as usize {
-            to.extend_from_slice(element(&self.words, self.size, d * self.lanes + lane));
+        for depth in 0..self.depths[lane] as usize {
+            to.extend_from_slice(&self.bytes()[self.place(lane, depth) * self.size..][..self.size]);
         }
     }
 }
@@ -127,7 +154,8 @@ impl LaneSegments {
     /// the other.
     pub(crate) fn in_order(&self) -> Result<CountedVec<u8>, NoMemory> {
         let lanes = self.lanes();
-        let elements = self.blocks.iter().flat_map(|block| &block.depths).map(|&depth| depth as usize).sum::<usize>();
+        let elements =
+            self.blocks.iter().flat_map(|block| &block.depths[..]).map(|&depth| depth as usize).sum::<usize>();
         let bytes = elements * self.blocks.first().map_or(0, |block| block.size);
         let mut all = CountedVec::default();
         all.make_room(bytes, 1)?;

@@ -218,6 +218,8 @@ vector_ops! {
 
     LOAD "vmovups" Rm Same 1 0 0 0x10 in_avx2;
     STORE "vmovups" Mr Same 1 0 0 0x11 in_avx2;
+    STORE_64 "vmovupd" Mr Same 1 1 1 0x11 in_avx2;
+    STORE_BYTES "vmovdqu8" Mr Same 1 3 0 0x7f;
     COPY "vmovaps" Rm Same 1 0 0 0x28 in_avx2;
     COPY_32 "vmovdqa32" Rm Same 1 1 0 0x6f;
     COPY_64 "vmovdqa64" Rm Same 1 1 1 0x6f;

@@ -286,6 +286,11 @@ impl Encoder {
         self.general(false, &[0xf3, 0x0f, 0xb8], dst.0, MachineOperand::Register(src.0), &[]);
     }
 
+    /// Counts the zeros below the lowest bit that is set. An instruction of BMI1.
+    pub(crate) fn trailing_zeros(&mut self, dst: Gpr, src: Gpr) {
+        self.general(false, &[0xf3, 0x0f, 0xbc], dst.0, MachineOperand::Register(src.0), &[]);
+    }
+
     pub(crate) fn push(&mut self, register: Gpr) {
         self.code.extend((register.0 >= 8).then_some(0x41));
         self.code.push(0x50 | register.0 & 7);

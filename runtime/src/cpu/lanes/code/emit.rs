@@ -7,11 +7,14 @@
 //! What follows is for AVX-512. [`avx2`] has what differs without it.
 
 mod avx2;
+mod stacks;
 
 use super::allocate::{Allocation, RegisterFile, ValuePlace, allocate};
+use super::lower::Lowered;
 use super::scalar::LESS;
+use super::stack_memory::StackMemory;
 use super::steps::{CodeStep, CodeSteps, Lifetime, RegisterGroup, ValueId, VectorPart, VectorStep};
-use super::{CodeArguments, CodeTensor, LaneCount, LaneInstructions};
+use super::{CodeArguments, CodeTensor, DECLINED, DONE, LaneCount, LaneInstructions, NO_ROOM};
 use crate::cpu::lanes::block::FEW_LANES;
 use crate::cpu::x86::encode::{
     self, Address, Encoder, Label, MachineOperand, MaskOp, Predicate, VectorLength, VectorOp,
@@ -28,7 +31,8 @@ const LONE_ROUNDS: u32 = 1024;
 
 const ARGUMENTS: Gpr = Gpr::RDI;
 const ROWS: Gpr = Gpr::RSI;
-const ACTIVE: Gpr = Gpr::R10;
+/// An index, for one step.
+const INDEX: Gpr = Gpr::R10;
 const SLOTS: Gpr = Gpr::R11;
 /// The first lane of the vector, and that of the second one.
 const LANE: Gpr = Gpr::RCX;
@@ -43,8 +47,7 @@ pub(super) struct EmittedCode {
     pub(super) bytes: Vec<u8>,
     /// The place of the first instruction. Constants come before it.
     pub(super) entry: usize,
-    /// The number of places of 64 bytes.
-    pub(super) n_slots: u16,
+    pub(super) memory: StackMemory,
 }
 
 struct Emitter<'a> {
@@ -56,8 +59,14 @@ struct Emitter<'a> {
     set: LaneInstructions,
     registers: &'static RegisterFile,
     lanes: LaneCount,
+    memory: StackMemory,
+    /// The number of groups of stacks.
+    n_groups: u16,
     targets: Vec<Label>,
     decline: Label,
+    no_room: Label,
+    /// Steps on stacks where lanes have different depths.
+    apart: Vec<stacks::ApartStep>,
     /// The rare looks at whether to stop, with the places where they start and where they lead.
     looks: Vec<[Label; 2]>,
 }
@@ -68,18 +77,18 @@ fn argument(offset: usize) -> Address {
 
 /// Emits code for two vectors at once, if they go through a loop together and have registers for
 /// all values, else for one.
-pub(super) fn emit(steps: &CodeSteps, set: LaneInstructions, lanes: LaneCount) -> EmittedCode {
-    let registers = set.registers();
+pub(super) fn emit(lowered: &Lowered, set: LaneInstructions) -> EmittedCode {
+    let (steps, registers) = (&lowered.steps, set.registers());
     if let Some(steps) = steps.doubled()
         && let allocation = allocate(&steps, registers)
         && allocation.n_slots == 0
     {
-        return emit_allocated(&steps, allocation, set, lanes);
+        return emit_allocated(lowered, &steps, allocation, set);
     }
-    emit_allocated(steps, allocate(steps, registers), set, lanes)
+    emit_allocated(lowered, steps, allocate(steps, registers), set)
 }
 
-fn emit_allocated(steps: &CodeSteps, allocation: Allocation, set: LaneInstructions, lanes: LaneCount) -> EmittedCode {
+fn emit_allocated(lowered: &Lowered, steps: &CodeSteps, allocation: Allocation, set: LaneInstructions) -> EmittedCode {
     let mut e = Encoder::default();
     let mut constants = vec![0; steps.values.len()];
     for (info, place) in steps.values.iter().zip(&mut constants) {
@@ -91,8 +100,8 @@ fn emit_allocated(steps: &CodeSteps, allocation: Allocation, set: LaneInstructio
     let entry = e.code.len().next_multiple_of(16);
     e.code.resize(entry, 0);
     let targets = (0..steps.n_targets).map(|_| e.label()).collect();
-    let decline = e.label();
-    let n_slots = allocation.n_slots;
+    let [decline, no_room] = [(); 2].map(|()| e.label());
+    let memory = StackMemory::new(allocation.n_slots, lowered.groups.len(), lowered.stacks.len());
     let mut emitter = Emitter {
         e,
         steps,
@@ -100,22 +109,22 @@ fn emit_allocated(steps: &CodeSteps, allocation: Allocation, set: LaneInstructio
         constants,
         set,
         registers: set.registers(),
-        lanes,
+        lanes: lowered.lanes,
+        memory,
+        n_groups: lowered.groups.len() as u16,
         targets,
         decline,
+        no_room,
+        apart: Vec::new(),
         looks: Vec::new(),
     };
     emitter.function();
-    EmittedCode { bytes: emitter.e.finish(), entry, n_slots }
+    EmittedCode { bytes: emitter.e.finish(), entry, memory }
 }
 
 impl Emitter<'_> {
     fn function(&mut self) {
-        let fields = [
-            (ROWS, offset_of!(CodeArguments, rows)),
-            (ACTIVE, offset_of!(CodeArguments, active)),
-            (SLOTS, offset_of!(CodeArguments, slots)),
-        ];
+        let fields = [(ROWS, offset_of!(CodeArguments, rows)), (SLOTS, offset_of!(CodeArguments, slots))];
         fields.into_iter().for_each(|(register, offset)| self.e.load(register, argument(offset)));
         self.e.set(LANE, 0);
         self.e.set(ROUNDS_LEFT, ROUNDS);
@@ -128,7 +137,8 @@ impl Emitter<'_> {
         }
         let [again, next, end] = [(); 3].map(|()| self.e.label());
         self.e.bind(again);
-        let active = |lane: Gpr| Address::Based { base: ACTIVE, index: Some((lane, 1)), displacement: 0 };
+        self.e.load(INDEX, argument(offset_of!(CodeArguments, active)));
+        let active = |lane: Gpr| Address::Based { base: INDEX, index: Some((lane, 1)), displacement: 0 };
         self.load_bytes(active(LANE), self.register(ValueId::CURRENT));
         if let Some(second) = self.steps.second {
             let [is_there, both] = [(); 2].map(|()| self.e.label());
@@ -146,6 +156,7 @@ impl Emitter<'_> {
             self.load_bytes(active(SECOND_LANE), second);
             self.e.bind(both);
         }
+        self.first_elements();
         let current = self.all_current();
         self.mask_test(current);
         self.e.jump_if(JumpCondition::Zero, next);
@@ -157,15 +168,20 @@ impl Emitter<'_> {
         self.e.load(OTHER, argument(offset_of!(CodeArguments, n)));
         self.e.compare(LANE, OTHER);
         self.e.jump_if(JumpCondition::Below, again);
-        self.e.set(OTHER, 0);
+        self.e.set(OTHER, DONE);
         self.e.bind(end);
         self.e.return_to_caller();
         for [start, back] in std::mem::take(&mut self.looks) {
             self.look(start, back);
         }
-        self.e.bind(self.decline);
-        self.e.set(OTHER, 1);
-        self.e.jump(end);
+        for step in std::mem::take(&mut self.apart) {
+            self.apart(&step);
+        }
+        for (label, outcome) in [(self.decline, DECLINED), (self.no_room, NO_ROOM)] {
+            self.e.bind(label);
+            self.e.set(OTHER, outcome);
+            self.e.jump(end);
+        }
     }
 
     /// Ends the code if the step is to stop, another block has declined, or few lanes go on for
@@ -543,6 +559,10 @@ impl Emitter<'_> {
                 self.plain(op, self.whole(), to, from);
                 self.finish_result(dst);
             }
+            &CodeStep::StackRow { group, part, depth, mask, n } => self.stack_row(group, part, depth, mask, n),
+            &CodeStep::Push { to, src } => self.push(to, src),
+            &CodeStep::Pop { from, dst } => self.pop(from, dst),
+            &CodeStep::Deepest { depth, dst } => self.deepest(depth, dst),
             CodeStep::Label { target, .. } => self.e.bind(self.targets[target.index()]),
             CodeStep::Jump(to) => self.e.jump(self.targets[to.index()]),
             &CodeStep::JumpIfNone { mask, to } => {

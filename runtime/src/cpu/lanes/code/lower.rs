@@ -12,10 +12,12 @@
 
 use super::liveness::{RowLiveness, Rows};
 use super::scalar::{Functions, has_eight_bytes, is_supported};
-use super::steps::{CodeStep, CodeSteps, Lifetime, RegisterGroup, StepTarget, ValueId, VectorPart, VectorStep};
+use super::steps::{
+    CodeStep, CodeSteps, Lifetime, RegisterGroup, StackElement, StepTarget, ValueId, VectorPart, VectorStep,
+};
 use super::{CodeSource, LaneBody, LaneCount, LaneInstructions, LoopBlocks};
 use crate::cpu::compile::ScalarOp;
-use crate::cpu::lanes::program::{BlockEnd, ElementIndex, ElementSource, LaneOp, RowId, RowStart};
+use crate::cpu::lanes::program::{BlockEnd, ElementIndex, ElementSource, LaneOp, RowId, RowStart, StackPlace};
 use crate::cpu::x86::encode::{self as x86, MaskOp};
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::{OpClass, ScalarForm, prim};
@@ -33,7 +35,18 @@ pub(super) struct Lowered {
     pub(super) rows: Vec<RowId>,
     /// The tensors that the steps read.
     pub(super) tensors: Vec<ReadTensor>,
+    /// The stacks of the program that the steps change or read, with their groups.
+    pub(super) stacks: Vec<(u16, u16)>,
+    pub(super) groups: Vec<StackGroup>,
     pub(super) lanes: LaneCount,
+}
+
+/// Stacks with the same number of elements in each lane.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StackGroup {
+    depth: RowId,
+    /// The room that lanes without elements need.
+    pub(super) min_room: u32,
 }
 
 /// A tensor of which code reads elements.
@@ -71,6 +84,10 @@ fn largest<'a>(body: LaneBody<'_>, ops: impl Iterator<Item = &'a LaneOp>) -> usi
         }
         LaneOp::ReadElement { dst, index, .. } => {
             has_large(*dst) || index.is_some_and(|index| index.dtype == DType::I64)
+        }
+        LaneOp::Push { src: row, .. } | LaneOp::Pop { dst: row, .. } => has_large(*row),
+        LaneOp::AddLater { value, index, .. } => {
+            has_large(*value) || index.is_some_and(|index| index.dtype == DType::I64)
         }
         LaneOp::Branches { arms, .. } => arms.iter().any(|arm| largest(body, arm.iter()) == 8),
         _ => false,
@@ -142,6 +159,7 @@ fn with_waiting(body: LaneBody<'_>, blocks: &LoopBlocks) -> FxHashSet<u16> {
     loop {
         let n = waiting.len();
         for here in blocks.range.clone() {
+            waiting.extend(body.blocks[usize::from(here)].aligned.map(|(_, wait_at)| wait_at));
             match body.blocks[usize::from(here)].end {
                 BlockEnd::Jump(to) => {
                     if let LaneWay::Forward(to) = way(blocks, here, to)
@@ -184,6 +202,10 @@ struct Lowering<'a> {
     /// Whether earlier operations may have computed elements of a basic block.
     has_inputs: bool,
     tensors: Vec<ReadTensor>,
+    stacks: Vec<(u16, u16)>,
+    groups: Vec<StackGroup>,
+    /// The depths for which steps have found the elements of groups, and the room that they need.
+    stack_rows: FxHashMap<u16, (ValueId, u32)>,
     /// The number of loops around the current steps.
     depth: u32,
 }
@@ -199,6 +221,9 @@ impl<'a> Lowering<'a> {
             values: FxHashMap::default(),
             has_inputs,
             tensors: Vec::new(),
+            stacks: Vec::new(),
+            groups: Vec::new(),
+            stack_rows: FxHashMap::default(),
             depth: 0,
         }
     }
@@ -327,9 +352,80 @@ impl<'a> Lowering<'a> {
                 let value = self.element(from, offset, index, self.size(dst))?;
                 self.values.insert(dst, value);
             }
+            LaneOp::Push { stack, at, src } => {
+                let src_size = self.stack_size(src)?;
+                let src = self.read(src)?;
+                self.push(stack, at, src, src_size)?;
+            }
+            LaneOp::Pop { stack, at, dst } => {
+                let size = self.stack_size(dst)?;
+                let from = self.stack_element(stack, at, size)?;
+                let group = if size == 1 { RegisterGroup::Masks } else { RegisterGroup::Vectors };
+                let value = self.steps().value(group, Lifetime::Brief);
+                self.steps().push(CodeStep::Pop { from, dst: value });
+                self.values.insert(dst, value);
+            }
+            LaneOp::AddLater { record, at, offset, index, value } => {
+                let size = self.size(value);
+                if !matches!(size, 4 | 8) {
+                    return None;
+                }
+                let place = self.added_place(offset, index)?;
+                self.push(record.places, at, place, size_of::<u32>())?;
+                let number = self.read(value)?;
+                self.push(record.numbers, at, number, size)?;
+            }
             _ => return None,
         }
         Some(())
+    }
+
+    /// Returns the size of elements of a stack in a row. Those of one byte are bools.
+    fn stack_size(&self, row: RowId) -> Option<usize> {
+        let size = self.size(row);
+        (matches!(size, 4 | 8) || (size == 1 && !self.body.has_byte_numbers)).then_some(size)
+    }
+
+    fn push(&mut self, stack: u16, at: StackPlace, src: ValueId, size: usize) -> Option<()> {
+        let to = self.stack_element(stack, at, size)?;
+        self.steps().push(CodeStep::Push { to, src });
+        Some(())
+    }
+
+    /// Returns an element of a stack, after a step that finds it.
+    fn stack_element(&mut self, stack: u16, at: StackPlace, size: usize) -> Option<StackElement> {
+        let depth = self.read(at.depth)?;
+        let group = self.groups.iter().position(|group| group.depth == at.depth).unwrap_or_else(|| {
+            self.groups.push(StackGroup { depth: at.depth, min_room: 0 });
+            self.groups.len() - 1
+        });
+        self.groups[group].min_room = self.groups[group].min_room.max(at.n);
+        let group = u16::try_from(group).ok()?;
+        let (part, mask) = (VectorPart::First, self.mask);
+        if self.stack_rows.insert(group, (depth, at.n)) != Some((depth, at.n)) {
+            self.steps().push(CodeStep::StackRow { group, part, depth, mask, n: at.n });
+        }
+        let index = self.stacks.iter().position(|&(known, _)| known == stack).unwrap_or_else(|| {
+            self.stacks.push((stack, group));
+            self.stacks.len() - 1
+        });
+        Some(StackElement { stack: u16::try_from(index).ok()?, group, part, size, depth, above: at.above, mask })
+    }
+
+    /// Returns the place of the element of a tensor to which lanes add.
+    fn added_place(&mut self, offset: usize, index: Option<ElementIndex>) -> Option<ValueId> {
+        let span = index.map_or(0, |index| index.stride.unsigned_abs() * index.n);
+        // Places have 31 bits.
+        offset.checked_add(span).filter(|&end| end < i32::MAX as usize)?;
+        let Some(ElementIndex { row, dtype, n, stride }) = index else {
+            return Some(self.f.constant(offset as u64, 4));
+        };
+        let start = (offset > 0).then(|| self.f.constant(offset as u64, 4));
+        let x = self.read(row)?;
+        let is_valid = self.f.are_below(x, dtype, n as u64)?;
+        self.require(is_valid);
+        let x = if dtype == DType::I64 { self.f.lower_halves(x) } else { x };
+        Some(self.f.place(x, stride as i32, start))
     }
 
     /// Returns elements of a tensor that is the same for all lanes, or an element of a list.
@@ -404,6 +500,7 @@ impl<'a> Lowering<'a> {
     fn branches(&mut self, cond: RowId, arms: &[Box<[LaneOp]>; 2]) -> Option<()> {
         let cond = self.read(cond)?;
         let (around, before) = (self.mask, self.values.clone());
+        let stack_rows = self.stack_rows.clone();
         let mut of_arms = [before.clone(), before.clone()];
         for ((arm, values), op) in arms.iter().zip(&mut of_arms).zip([MaskOp::And, MaskOp::AndNot]) {
             // The mask is needed only by operations that may fail, and where there are many steps.
@@ -418,6 +515,8 @@ impl<'a> Lowering<'a> {
                 self.steps().push(CodeStep::Label { target: over, depth });
             }
             self.mask = around;
+            // The steps of an arm may be jumped over.
+            self.stack_rows.clone_from(&stack_rows);
         }
         let [first, second] = of_arms;
         let rows = first.keys().chain(second.keys()).copied();
@@ -502,7 +601,17 @@ impl<'a> Lowering<'a> {
             }
             self.steps().push(CodeStep::Label { target: starts[i], depth });
             self.values.clear();
+            self.stack_rows.clear();
             let block = &body.blocks[usize::from(here)];
+            if let Some((depth, wait_at)) = block.aligned {
+                let (depth, current) = (self.read(depth)?, ValueId::CURRENT);
+                let dst = self.steps().value(RegisterGroup::Masks, Lifetime::Brief);
+                self.steps().push(CodeStep::Deepest { depth, dst });
+                let others = self.steps().mask(MaskOp::AndNot, dst, current);
+                let wait = *masks.get(&wait_at).filter(|_| range.contains(&wait_at))?;
+                self.steps().push(CodeStep::Mask { op: MaskOp::Or, dst: wait, a: wait, b: others });
+                self.steps().push(CodeStep::Mask { op: MaskOp::And, dst: current, a: dst, b: current });
+            }
             block.ops.iter().try_for_each(|op| self.op(op))?;
             let cond = match block.end {
                 // The place of the row may change before lanes are sent apart by it.
@@ -594,7 +703,7 @@ impl<'a> Lowering<'a> {
         is_loaded: impl Fn(RowId) -> bool,
         is_stored: impl Fn(RowId) -> bool,
     ) -> Lowered {
-        let Lowering { body, f, passed_on, changed, tensors, .. } = self;
+        let Lowering { body, f, passed_on, changed, tensors, stacks, groups, .. } = self;
         // Elements of lanes that are not active are stored as they were.
         let is_stored = |row: RowId| changed.contains(&row) && is_stored(row);
         let Functions { mut steps, lanes, .. } = f;
@@ -627,6 +736,6 @@ impl<'a> Lowering<'a> {
         steps.steps.splice(0..0, loads);
         steps.steps.extend(stores);
         steps.remove_unused();
-        Lowered { steps, rows, tensors, lanes }
+        Lowered { steps, rows, tensors, stacks, groups, lanes }
     }
 }

@@ -40,9 +40,11 @@ mod liveness;
 mod lower;
 mod region;
 mod scalar;
+mod stack_memory;
 mod steps;
 
 use super::CodeVectors;
+use super::block::Declined;
 use super::code_input::{CodeBlock, CodeSource, LaneBody};
 use super::program::{BasicBlock, RowId};
 use super::rows::VectorBytes;
@@ -50,9 +52,10 @@ use crate::cpu::native::executable;
 use crate::cpu::vector::has_avx512f;
 use crate::cpu::x86::encode::VectorLength;
 use bytemuck::Zeroable;
-use lower::{Lowered, ReadTensor};
+use lower::{Lowered, ReadTensor, StackGroup};
 use memmap2::Mmap;
 use region::LoopBlocks;
+use stack_memory::StackMemory;
 use std::fmt;
 
 /// The number of lanes of a vector.
@@ -106,6 +109,7 @@ impl LaneInstructions {
     pub(super) fn is_supported(self) -> bool {
         let has_avx2 = std::is_x86_feature_detected!("avx2")
             && std::is_x86_feature_detected!("fma")
+            && std::is_x86_feature_detected!("bmi1")
             && std::is_x86_feature_detected!("popcnt");
         let has_avx512 = || {
             has_avx512f()
@@ -136,9 +140,13 @@ struct CodeArguments {
     active: *const u8,
     /// All active lanes are before this one.
     n: usize,
-    /// Memory for values that have no register.
+    /// Memory for values that have no register, and [for stacks](StackMemory).
     slots: *mut u8,
     tensors: *const CodeTensor,
+    /// The lane that each place has.
+    lane_of: *const u16,
+    /// 1 if that is not always the same lane, else 0.
+    has_moved: u8,
     /// The bytes that are not 0 if the code should end.
     stop: *const u8,
     has_declined: *const u8,
@@ -152,13 +160,23 @@ struct CodeTensor {
     n: u32,
 }
 
-/// The type of a function. It returns 0 if it has done all its work.
+/// The type of a function. It returns one of the numbers below.
 type LaneFn = unsafe extern "sysv64" fn(*const CodeArguments) -> u32;
+
+/// The function has done all its work.
+const DONE: u32 = 0;
+/// The loop cannot run in lanes.
+const DECLINED: u32 = 1;
+/// A stack has no room for all elements.
+const NO_ROOM: u32 = 2;
 
 struct LaneFunction {
     call: LaneFn,
     rows: Vec<RowId>,
     tensors: Vec<ReadTensor>,
+    stacks: Vec<(u16, u16)>,
+    groups: Vec<StackGroup>,
+    memory: StackMemory,
 }
 
 /// The native code of a program.
@@ -199,58 +217,89 @@ pub(super) fn compile(body: LaneBody<'_>, limit: CodeVectors) -> Option<(Vec<Bas
     let mut entries = Vec::with_capacity(parts.code.len());
     let mut n_slots = 0;
     for lowered in &parts.code {
-        let code = emit::emit(&lowered.steps, set, lowered.lanes);
+        let code = emit::emit(lowered, set);
         bytes.resize(bytes.len().next_multiple_of(64), 0);
-        entries.push(bytes.len() + code.entry);
+        entries.push((bytes.len() + code.entry, code.memory));
         bytes.extend(code.bytes);
-        n_slots = n_slots.max(usize::from(code.n_slots));
+        n_slots = n_slots.max(code.memory.end());
     }
     let code = executable(&bytes).ok()?;
-    let function = |(lowered, entry): (Lowered, usize)| {
+    let function = |(lowered, (entry, memory)): (Lowered, (usize, StackMemory))| {
         let call = code[entry..].as_ptr();
         // SAFETY: a function for the calling convention and with the argument of `LaneFn` begins
         // there, as `emit` has made it.
         let call = unsafe { std::mem::transmute::<*const u8, LaneFn>(call) };
-        LaneFunction { call, rows: lowered.rows, tensors: lowered.tensors }
+        let Lowered { rows, tensors, stacks, groups, .. } = lowered;
+        LaneFunction { call, rows, tensors, stacks, groups, memory }
     };
     let functions = parts.code.into_iter().zip(entries).map(function).collect();
     Some((blocks, LaneCode { functions, set, n_loops: parts.n_loops, n_slots, _code: code }))
 }
 
 impl LaneCode {
-    /// Runs a function. Returns whether it did all its work.
-    pub(super) fn run(&self, function: u16, block: CodeBlock<'_>, memory: &mut CodeMemory) -> bool {
-        let CodeBlock { rows, active, n, elements, stop, has_declined } = block;
+    /// Runs a function, if it can do all its work.
+    pub(super) fn run(&self, function: u16, block: CodeBlock<'_>, memory: &mut CodeMemory) -> Result<(), Declined> {
+        let CodeBlock { rows, active, n, lane_of, has_moved, elements, stack, stop, has_declined } = block;
         let CodeMemory { slots, rows: pointers, tensors } = memory;
-        let LaneFunction { call, rows: used, tensors: read } = &self.functions[usize::from(function)];
-        assert!(n.next_multiple_of(16) <= active.len(), "the block has memory for whole vectors");
+        let f = &self.functions[usize::from(function)];
+        let n_places = n.next_multiple_of(16);
+        assert!(n_places <= active.len() && n_places <= lane_of.len(), "the block has memory for whole vectors");
         slots.resize(slots.len().max(self.n_slots), VectorBytes::zeroed());
         pointers.clear();
-        pointers.extend(used.iter().map(|&row| rows[usize::from(row)].as_mut_ptr().cast::<u8>()));
+        pointers.extend(f.rows.iter().map(|&row| rows[usize::from(row)].as_mut_ptr().cast::<u8>()));
         tensors.clear();
-        for tensor in read {
+        for tensor in &f.tensors {
             let bytes = elements(tensor.source);
             let n = bytes.len() / tensor.size;
             // Places have 31 bits.
-            let (Ok(n), true) = (i32::try_from(n), n >= tensor.n) else { return false };
+            let (Ok(n), true) = (i32::try_from(n), n >= tensor.n) else { return Err(Declined::Loop) };
             tensors.push(CodeTensor { elements: bytes.as_ptr(), n: n.cast_unsigned() });
         }
+        f.set_stacks(bytemuck::cast_slice_mut(slots), stack)?;
         let arguments = CodeArguments {
             rows: pointers.as_ptr(),
             active: active.as_ptr(),
             n,
             slots: slots.as_mut_ptr().cast(),
             tensors: tensors.as_ptr(),
+            lane_of: lane_of.as_ptr(),
+            has_moved: u8::from(has_moved),
             stop: stop.address(),
             has_declined: has_declined.as_ptr().cast::<u8>(),
         };
-        // SAFETY: the code accesses rows and `active` only up to `n`, rounded up to 16 lanes, for
-        // which `active` has elements, as checked, and so have rows, which the block makes with it
-        // (C2). There are as many slots as any function uses. It reads elements of tensors at
-        // places below their number, and below those of `ReadTensor::n` without a check, as checked
-        // here. Other threads change the two bytes atomically. All are borrowed until the function
-        // returns.
-        unsafe { call(&raw const arguments) == 0 }
+        // SAFETY: the code accesses rows, `active` and `lane_of` only up to `n`, rounded up to 16
+        // lanes, for which the latter two have elements, as checked, and so have rows, which the
+        // block makes with them (C2). There are as many slots as any function uses. It reads
+        // elements of tensors at places below their number, and below those of `ReadTensor::n`
+        // without a check, as checked here. It accesses elements of stacks only for lanes of the
+        // block, at depths below the room of their group, which is that of the stack with the
+        // least; lanes of a mask without any are taken for lanes without elements, and there is
+        // room for those, as `set_stacks` has checked. Other threads change the two bytes
+        // atomically. All are borrowed until the function returns.
+        match unsafe { (f.call)(&raw const arguments) } {
+            DONE => Ok(()),
+            NO_ROOM => Err(Declined::Code),
+            _ => Err(Declined::Loop),
+        }
+    }
+}
+
+impl LaneFunction {
+    /// Writes where stacks are, and the room of their groups, for the code.
+    fn set_stacks(&self, slots: &mut [u64], stack: &mut dyn FnMut(u16) -> (*mut u8, usize)) -> Result<(), Declined> {
+        for group in 0..self.groups.len() {
+            slots[self.memory.room(group as u16) as usize / 8] = u64::MAX;
+        }
+        for (i, &(of_program, group)) in self.stacks.iter().enumerate() {
+            let (address, n) = stack(of_program);
+            slots[self.memory.address(i as u16) as usize / 8] = address as u64;
+            let room = &mut slots[self.memory.room(group) as usize / 8];
+            *room = (*room).min(n as u64);
+        }
+        let has_room = |(i, group): (usize, &StackGroup)| {
+            slots[self.memory.room(i as u16) as usize / 8] >= u64::from(group.min_room).max(1)
+        };
+        if self.groups.iter().enumerate().all(has_room) { Ok(()) } else { Err(Declined::Code) }
     }
 }
 

@@ -126,6 +126,30 @@ pub(super) enum CodeStep {
         place: usize,
         dst: ValueId,
     },
+    /// Finds the elements that the lanes of a mask push to the stacks of a group, or pop from them,
+    /// for the steps that do. The group has room for `n` elements above the depths.
+    StackRow {
+        group: u16,
+        part: VectorPart,
+        depth: ValueId,
+        mask: ValueId,
+        n: u32,
+    },
+    /// Writes elements of the lanes of the mask to a stack.
+    Push {
+        to: StackElement,
+        src: ValueId,
+    },
+    /// Reads elements of the lanes of the mask from a stack. Those of others may be any.
+    Pop {
+        from: StackElement,
+        dst: ValueId,
+    },
+    /// Returns the current lanes with the largest depth.
+    Deepest {
+        depth: ValueId,
+        dst: ValueId,
+    },
     /// A place in the code, inside so many loops.
     Label {
         target: StepTarget,
@@ -143,11 +167,27 @@ pub(super) enum CodeStep {
     Repeat(StepTarget),
 }
 
+/// An element of a stack in each lane.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StackElement {
+    /// The stack and its group, by their indices among those of the code.
+    pub(super) stack: u16,
+    pub(super) group: u16,
+    pub(super) part: VectorPart,
+    pub(super) size: usize,
+    /// The number of elements below it in each lane is the depth and so many more.
+    pub(super) depth: ValueId,
+    pub(super) above: u32,
+    pub(super) mask: ValueId,
+}
+
 impl CodeStep {
     /// Returns the step for the second vector, which has these values.
     fn of_second(&self, values: &[ValueId]) -> CodeStep {
         let part = VectorPart::Second;
         let of = |value: ValueId| values[value.index()];
+        let of_element =
+            |element: StackElement| StackElement { part, depth: of(element.depth), mask: of(element.mask), ..element };
         match *self {
             CodeStep::Vector(step) => CodeStep::Vector(VectorStep {
                 dst: of(step.dst),
@@ -170,6 +210,12 @@ impl CodeStep {
             CodeStep::ReadForAll { tensor, size, place, dst } => {
                 CodeStep::ReadForAll { tensor, size, place, dst: of(dst) }
             }
+            CodeStep::StackRow { group, depth, mask, n, .. } => {
+                CodeStep::StackRow { group, part, depth: of(depth), mask: of(mask), n }
+            }
+            CodeStep::Push { to, src } => CodeStep::Push { to: of_element(to), src: of(src) },
+            CodeStep::Pop { from, dst } => CodeStep::Pop { from: of_element(from), dst: of(dst) },
+            CodeStep::Deepest { depth, dst } => CodeStep::Deepest { depth: of(depth), dst: of(dst) },
             CodeStep::JumpIfNone { mask, to } => CodeStep::JumpIfNone { mask: of(mask), to },
             CodeStep::DeclineIfAny(mask) => CodeStep::DeclineIfAny(of(mask)),
             CodeStep::Label { .. } | CodeStep::Jump(_) | CodeStep::Repeat(_) => *self,
@@ -198,6 +244,22 @@ impl CodeStep {
             }
             CodeStep::Gather { places, mask, dst, .. } => {
                 [places, mask].into_iter().for_each(&mut read);
+                Some(*dst)
+            }
+            CodeStep::StackRow { depth, mask, .. } => {
+                [depth, mask].into_iter().for_each(&mut read);
+                None
+            }
+            CodeStep::Push { to, src } => {
+                [&to.depth, &to.mask, src].into_iter().for_each(&mut read);
+                None
+            }
+            CodeStep::Pop { from, dst } => {
+                [&from.depth, &from.mask].into_iter().for_each(&mut read);
+                Some(*dst)
+            }
+            CodeStep::Deepest { depth, dst } => {
+                [depth, &ValueId::CURRENT].into_iter().for_each(&mut read);
                 Some(*dst)
             }
             CodeStep::LoadRow { dst, .. } | CodeStep::ReadForAll { dst, .. } => Some(*dst),

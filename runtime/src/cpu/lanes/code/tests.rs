@@ -3,12 +3,16 @@
 use super::*;
 use crate::cpu::compile::{Base, ScalarOp};
 use crate::cpu::kernels::functions::function;
-use crate::cpu::lanes::program::{BasicBlock, BlockEnd, ElementIndex, ElementSource, LaneOp, RowInfo, RowStart};
+use crate::cpu::lanes::program::{
+    BasicBlock, BlockEnd, ElementIndex, ElementSource, LaneOp, RowInfo, RowStart, StackPlace, UpdateValue,
+};
 use crate::cpu::lanes::rows::{by_size, bytes, bytes_mut, divide_by_power, register};
+use crate::cpu::memory::counted::CountedVec;
+use crate::cpu::memory::segments::LaneStack;
 use anabranch_dsl::DType;
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::ops::{self, Prim, prim};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 /// The number of lanes of the tests.
 const LANES: usize = 64;
@@ -97,6 +101,10 @@ fn one_nan(bits: u64, dtype: DType) -> u64 {
     }
 }
 
+fn no_stack(stack: u16) -> (*mut u8, usize) {
+    panic!("there is no stack {stack}")
+}
+
 /// Runs the only function of some code on rows. Returns whether it did all its work.
 fn run(code: &LaneCode, rows: &mut [Vec<VectorBytes>], active: &[u8]) -> bool {
     run_with(code, rows, active, &|source| panic!("{source:?} is not read"))
@@ -111,8 +119,19 @@ fn run_with<'a>(
 ) -> bool {
     static STOP: StopFlag = StopFlag::new();
     static HAS_DECLINED: AtomicBool = AtomicBool::new(false);
-    let block = CodeBlock { rows, active, n: LANES - 3, elements, stop: &STOP, has_declined: &HAS_DECLINED };
-    code.run(0, block, &mut CodeMemory::default())
+    let block = CodeBlock {
+        rows,
+        active,
+        n: LANES - 3,
+        lane_of: &[0; LANES],
+        has_moved: false,
+        elements,
+        // The function has no size, so nothing leaks.
+        stack: Box::leak(Box::new(no_stack)),
+        stop: &STOP,
+        has_declined: &HAS_DECLINED,
+    };
+    code.run(0, block, &mut CodeMemory::default()).is_ok()
 }
 
 /// Runs an operation from the rows of some types to the last one, as native code and as `expected`,
@@ -131,7 +150,7 @@ fn agrees(
         let infos: Vec<RowInfo> =
             types.iter().enumerate().map(|(i, d)| row(d.size(), RowStart::Nothing, is_kept && i == dst)).collect();
         // The elements of a row of one basic block are needed if something reads it.
-        let reads = LaneOp::Push { stack: 0, src: dst_row };
+        let reads = LaneOp::UpdateList { update: 0, index: dst_row, value: UpdateValue::Row(dst_row) };
         let again = op.clone();
         let Some(code) = compiled(&infos, &[op.clone(), again, reads], &[], limit) else { return false };
         for seed in 0..40 {
@@ -238,7 +257,11 @@ fn values_that_rows_share_are_stored_for_both() {
     let infos = [0, 1, 2].map(|i| row(4, RowStart::Nothing, i == 1));
     for limit in limits() {
         for (what, ops, expected) in &cases {
-            let ops: Vec<LaneOp> = ops.iter().cloned().chain([LaneOp::Push { stack: 0, src: 2 }]).collect();
+            let ops: Vec<LaneOp> = ops
+                .iter()
+                .cloned()
+                .chain([LaneOp::UpdateList { update: 0, index: 2, value: UpdateValue::Row(2) }])
+                .collect();
             let code = compiled(&infos, &ops, &[1], limit).expect("there is native code");
             let mut rows: Vec<Vec<VectorBytes>> = (0..3).map(|_| vec![VectorBytes::zeroed(); LANES * 4 / 64]).collect();
             for (r, row) in rows.iter_mut().enumerate() {
@@ -375,9 +398,18 @@ fn check_ends_of_loops(limit: CodeVectors) {
         let mut memory = vec![vec![VectorBytes::zeroed(); 1]];
         set(&mut memory[0], 1, |i| u64::from((LANES / 2..LANES / 2 + n).contains(&i)));
         let elements = |source| panic!("{source:?} is not read");
-        let block =
-            CodeBlock { rows: &mut memory, active: &[1; LANES], n: LANES, elements: &elements, stop, has_declined };
-        code.run(0, block, &mut CodeMemory::default())
+        let block = CodeBlock {
+            rows: &mut memory,
+            active: &[1; LANES],
+            n: LANES,
+            lane_of: &[0; LANES],
+            has_moved: false,
+            elements: &elements,
+            stack: &mut { no_stack },
+            stop,
+            has_declined,
+        };
+        code.run(0, block, &mut CodeMemory::default()).is_ok()
     };
     let (stop, has_declined) = (StopFlag::new(), AtomicBool::new(false));
     assert!(go_on(0, &stop, &has_declined), "no lane goes on");
@@ -385,4 +417,116 @@ fn check_ends_of_loops(limit: CodeVectors) {
     assert!(!go_on(16, &stop, &AtomicBool::new(true)), "another block has declined");
     stop.stop(anabranch_dsl::ErrorKind::Cancelled);
     assert!(!go_on(16, &stop, &has_declined), "the step is to stop");
+}
+
+/// The stacks of a test, with room for 5 elements of each lane, all of which are zero.
+fn stacks_of(sizes: &[usize]) -> Vec<LaneStack> {
+    let stack = |&size: &usize| {
+        let mut stack = LaneStack::new(size, LANES, CountedVec::default());
+        stack.make_room(5, 0, &AtomicUsize::new(0), usize::MAX).expect("there is memory");
+        stack
+    };
+    sizes.iter().map(stack).collect()
+}
+
+/// The state of lanes before steps on stacks.
+struct StackLanes {
+    depths: Vec<u32>,
+    active: Vec<u8>,
+    lane_of: Vec<u16>,
+}
+
+impl StackLanes {
+    /// Lanes of one or of several depths, some of which are active and which may have moved.
+    fn new(seed: usize, have_one_depth: bool, all_are_active: bool, have_moved: bool) -> StackLanes {
+        let any = |i: usize| number(DType::U32, 31 * i + seed) as usize;
+        StackLanes {
+            depths: (0..LANES).map(|i| if have_one_depth { 2 } else { any(i) as u32 % 4 }).collect(),
+            active: (0..LANES).map(|i| u8::from(i < LANES - 3 && (all_are_active || any(i + 7) % 3 > 0))).collect(),
+            lane_of: (0..LANES).map(|i| if have_moved { (i * 29 % LANES) as u16 } else { i as u16 }).collect(),
+        }
+    }
+
+    /// Runs code with these depths in the first row.
+    fn run(&self, code: &LaneCode, rows: &mut [Vec<VectorBytes>], stacks: &mut [LaneStack]) -> Result<(), Declined> {
+        set(&mut rows[0], 4, |i| u64::from(self.depths[i]));
+        let elements = |source| panic!("{source:?} is not read");
+        let block = CodeBlock {
+            rows,
+            active: &self.active,
+            n: LANES - 3,
+            lane_of: &self.lane_of,
+            has_moved: self.lane_of[1] != 1,
+            elements: &elements,
+            stack: &mut |stack| {
+                let stack = &mut stacks[usize::from(stack)];
+                (stack.bytes_mut().as_mut_ptr(), stack.room())
+            },
+            stop: &StopFlag::new(),
+            has_declined: &AtomicBool::new(false),
+        };
+        code.run(0, block, &mut CodeMemory::default())
+    }
+
+    /// Calls a function with the place of each active lane, the lane, and its depth.
+    fn each_active(&self, mut f: impl FnMut(usize, usize, usize)) {
+        let active = (0..LANES).filter(|&i| self.active[i] != 0);
+        active.for_each(|i| f(i, usize::from(self.lane_of[i]), self.depths[i] as usize));
+    }
+}
+
+#[test]
+fn lanes_push_and_pop_elements_at_their_depths() {
+    for limit in limits() {
+        for types in [&[DType::F32, DType::Bool][..], &[DType::F32, DType::F64, DType::Bool, DType::I64]] {
+            check_stacks(types, limit);
+        }
+    }
+}
+
+fn check_stacks(types: &[DType], limit: CodeVectors) {
+    let sizes: Vec<usize> = types.iter().map(|dtype| dtype.size()).collect();
+    let infos: Vec<RowInfo> = [4].iter().chain(&sizes).map(|&size| row(size, RowStart::Nothing, true)).collect();
+    // Each stack has its own row, and the second element above the depths is used.
+    let at = StackPlace { depth: 0, above: 1, n: 2 };
+    let stacks = || 0..types.len() as u16;
+    let push: Vec<LaneOp> = stacks().map(|stack| LaneOp::Push { stack, at, src: stack + 1 }).collect();
+    let pop: Vec<LaneOp> = stacks().map(|stack| LaneOp::Pop { stack, at, dst: stack + 1 }).collect();
+    let read: Vec<RowId> = stacks().map(|stack| stack + 1).collect();
+    let [push, pop] = [push, pop].map(|ops| compiled(&infos, &ops, &read, limit).expect("there is native code"));
+    let all_types: Vec<DType> = [DType::I32].iter().chain(types).copied().collect();
+    for seed in 0..64 {
+        let [have_one_depth, all_are_active, have_moved] = [1, 2, 4].map(|bit| seed & bit != 0);
+        let lanes = StackLanes::new(seed, have_one_depth, all_are_active, have_moved);
+        let (mut rows, mut pushed, mut expected) = (rows_of(&all_types, seed), stacks_of(&sizes), stacks_of(&sizes));
+        assert_eq!(lanes.run(&push, &mut rows, &mut pushed), Ok(()));
+        for (k, &size) in sizes.iter().enumerate() {
+            lanes.each_active(|i, lane, depth| {
+                let to = expected[k].place(lane, depth + 1) * size;
+                let element = register(bytes(&rows[k + 1]), size, i).to_ne_bytes();
+                expected[k].bytes_mut()[to..][..size].copy_from_slice(&element[..size]);
+            });
+            assert_eq!(pushed[k].bytes(), expected[k].bytes(), "{types:?}, stack {k}, seed {seed}");
+        }
+        let mut popped = rows_of(&all_types, seed + 1000);
+        let before = popped.clone();
+        assert_eq!(lanes.run(&pop, &mut popped, &mut pushed), Ok(()));
+        for (k, &size) in sizes.iter().enumerate() {
+            for i in 0..LANES {
+                let from = if lanes.active[i] != 0 { &rows } else { &before };
+                let [given, expected] = [&popped, from].map(|rows| register(bytes(&rows[k + 1]), size, i));
+                assert_eq!(given, expected, "{types:?}, stack {k}, place {i}, seed {seed}");
+            }
+        }
+        // A lane that is active has too many elements, or fewer than none. Others may.
+        for depth in [4, u32::MAX] {
+            for place in [0, 20, LANES - 5] {
+                let mut lanes = StackLanes::new(seed, have_one_depth, all_are_active, have_moved);
+                lanes.depths[place] = depth;
+                let outcome = if lanes.active[place] != 0 { Err(Declined::Code) } else { Ok(()) };
+                assert_eq!(lanes.run(&push, &mut rows, &mut pushed), outcome, "depth {depth}, seed {seed}");
+                assert_eq!(lanes.run(&pop, &mut rows, &mut pushed), outcome, "depth {depth}, seed {seed}");
+            }
+        }
+    }
 }
