@@ -160,6 +160,28 @@ fn gradients_pop_what_the_lanes_pushed() {
 }
 
 #[test]
+fn a_loop_that_declines_leaves_nothing_for_its_gradient() {
+    #[graph]
+    fn powers(x: Tensor, n: Tensor<i32>) -> Tensor {
+        let (mut y, mut t) = (x, scalar(0));
+        while t < n {
+            y = y * (x + y).sin();
+            t += 1;
+        }
+        y
+    }
+    let f = |xs: Tensor, n: Tensor<i32>| {
+        let y = map((xs, n), |(x, n)| powers(x, n));
+        (gradients(y.sum(), xs), y)
+    };
+    // One lane goes on for long.
+    for long in [0, 299] {
+        let n: Vec<i32> = (0..300).map(|i| if i == long { 17_000 } else { i % 7 }).collect();
+        agree(f, (numbers(300), n), 2);
+    }
+}
+
+#[test]
 fn branches_and_jumps_send_lanes_apart_and_together() {
     #[graph]
     fn steps(x: Tensor<i32>) -> Tensor<i64> {

@@ -9,6 +9,7 @@ use super::{
 use crate::cpu::element::{CpuElement, bytes_of, bytes_of_mut, reg_to_scalar, scalar_to_reg, to_buffer, write_buffer};
 use crate::cpu::kernels::index;
 use crate::cpu::kernels::{self, Kernel, reference};
+use crate::cpu::memory::counted::CountedVec;
 use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::results::ResultPool;
 use crate::cpu::memory::stack::{NoMemory, StackStorage};
@@ -21,6 +22,7 @@ use anabranch_dsl::interp::{self, RunContext};
 use anabranch_dsl::memory::{OutOfMemory, SMALLER};
 use anabranch_dsl::passes::Limit;
 use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, Loc, Result, TensorType, Type, memory};
+use rustc_hash::FxHashMap;
 use std::borrow::BorrowMut;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -37,6 +39,8 @@ pub(crate) struct Context {
     pub(crate) stacks: Vec<StackStorage>,
     /// The lists, indexed as the stacks.
     pub(crate) lists: Vec<Option<ListStorage>>,
+    /// Memory for the stacks of loops in lanes that do not stay, by the end of the loop.
+    pub(crate) lane_memory: FxHashMap<u32, Vec<Vec<CountedVec<u64>>>>,
     pub(super) slots: Vec<Option<HostTensor>>,
     pub(super) scratch: Scratch,
     /// The results of an operation on a queue that are not stored yet.
@@ -71,6 +75,7 @@ impl Context {
             regs: plan.registers.clone(),
             stacks: plan.stacks.iter().map(|ty| StackStorage::new(ty.element())).collect(),
             lists: plan.stacks.iter().map(list_of).collect(),
+            lane_memory: FxHashMap::default(),
             slots: vec![None; plan.n_slots],
             scratch: Scratch::default(),
             queue_results: VecDeque::new(),

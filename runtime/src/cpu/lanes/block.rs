@@ -38,6 +38,9 @@ pub(super) struct LoopShape {
     pub(super) is_reversed: bool,
 }
 
+/// Memory for each stack of a program.
+pub(super) type SpareMemory = Vec<Mutex<Vec<CountedVec<u64>>>>;
+
 /// The parts of the step that a loop in lanes reads.
 pub(super) struct LoopInputs<'a> {
     pub(super) regs: &'a [u64],
@@ -47,10 +50,9 @@ pub(super) struct LoopInputs<'a> {
     pub(super) segments: Vec<Option<&'a LaneSegments>>,
     pub(super) shape: LoopShape,
     /// For each stack of the program, the number of elements of a lane for which earlier blocks
-    /// needed memory.
+    /// needed memory, or 0.
     pub(super) depths: Vec<AtomicUsize>,
-    /// Memory for each stack of the program.
-    pub(super) spare: Vec<Mutex<Vec<CountedVec<u64>>>>,
+    pub(super) spare: &'a SpareMemory,
     /// The bytes that stacks of lanes have reserved, and those that lanes have pushed.
     pub(super) reserved: AtomicUsize,
     pub(super) pushed: AtomicUsize,
@@ -116,6 +118,9 @@ pub(super) struct LaneBlock<'a> {
 /// lanes.
 pub(super) const FEW_LANES: usize = 8;
 const MAX_LONE_ROUNDS: usize = 1 << 14;
+
+/// The elements of each lane for which native code first has room on stacks.
+const FIRST_ROOM: usize = 16;
 
 /// The lanes that instructions compute at once, at least.
 const STEP: usize = 16;
@@ -187,6 +192,10 @@ impl<'a> LaneBlock<'a> {
         };
         let sums = program.sums.iter().map(in_order).collect();
         inputs.pushed.fetch_add(self.pushed(), Ordering::Relaxed);
+        for (known, before) in program.stacks.iter().zip(&inputs.depths).filter(|(known, _)| known.is_in_code) {
+            let deepest = self.depths(known.depth)[..self.n].iter().copied().max().unwrap_or(0);
+            before.fetch_max(deepest as usize, Ordering::Relaxed);
+        }
         self.end_stacks();
         let of_recorded = |added: &AddedTensor| {
             let AdditionStacks { places, numbers } = added.record;
@@ -202,6 +211,34 @@ impl<'a> LaneBlock<'a> {
         });
         self.stacks = own.collect();
         Ok(BlockEffects { sums, updates: std::mem::take(&mut self.updates), additions, stacks: kept })
+    }
+
+    /// Returns the memory of stacks that do not stay, for other blocks and runs.
+    pub(super) fn give_back(self) {
+        for ((stack, known), spare) in self.stacks.into_iter().zip(&self.program.stacks).zip(self.inputs.spare) {
+            if matches!(known.part, StackPart::Own | StackPart::Recorded) {
+                spare.lock().unwrap_or_else(PoisonError::into_inner).push(stack.into_memory());
+            }
+        }
+    }
+
+    /// Makes room on the stacks that native code pushes to: for as many elements as lanes of
+    /// earlier blocks had, and some more.
+    fn make_room_for_code(&mut self) -> Result<(), Declined> {
+        for ((own, known), before) in self.stacks.iter_mut().zip(&self.program.stacks).zip(&self.inputs.depths) {
+            if !known.is_in_code || known.part == StackPart::Popped {
+                continue;
+            }
+            let needed = match before.load(Ordering::Relaxed) {
+                0 => FIRST_ROOM,
+                before => own.in_advance(before + before / 4 + 1),
+            };
+            if needed > own.room() {
+                let new = own.make_room(needed, 0, &AtomicUsize::new(0), usize::MAX).map_err(|_| Declined::Loop)?;
+                self.inputs.reserved.fetch_add(new, Ordering::Relaxed);
+            }
+        }
+        Ok(())
     }
 
     /// Returns the numbers of elements of a row of them.
@@ -267,11 +304,12 @@ impl<'a> LaneBlock<'a> {
         let kept = std::mem::take(&mut self.stacks);
         let mut kept = kept.into_iter().map(LaneStack::into_memory);
         self.stacks.reserve(program.stacks.len());
-        for (stack, spare) in program.stacks.iter().zip(&inputs.spare) {
+        for (stack, spare) in program.stacks.iter().zip(inputs.spare) {
             let memory = kept.next().filter(|memory| !memory.is_empty());
             let memory = memory.or_else(|| spare.lock().unwrap_or_else(PoisonError::into_inner).pop());
             self.stacks.push(LaneStack::new(stack.size, inputs.shape.lanes, memory.unwrap_or_default()));
         }
+        self.make_room_for_code()?;
         self.start_depths(block)?;
         let updates = |update: &ListUpdate| ElementUpdates {
             indices: vec![0; n],

@@ -109,7 +109,13 @@ impl Translator<'_> {
             let places = self.program.stacks.len() as u16;
             let record = AdditionStacks { places, numbers: places + 1 };
             for size in [size_of::<u32>(), tensor.dtype.size()] {
-                self.program.stacks.push(LoopStack { stack: None, size, part: StackPart::Recorded, depth: 0 });
+                self.program.stacks.push(LoopStack {
+                    stack: None,
+                    size,
+                    part: StackPart::Recorded,
+                    depth: 0,
+                    is_in_code: false,
+                });
             }
             self.added.insert(buffer, record);
             self.program.additions.push(AddedTensor { buffer, dtype: tensor.dtype, add, record });

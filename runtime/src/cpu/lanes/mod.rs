@@ -132,6 +132,10 @@ mod code {
     }
 
     impl LaneCode {
+        pub(super) fn stacks(&self) -> std::iter::Empty<u16> {
+            match *self {}
+        }
+
         pub(super) fn run(&self, _: u16, _: CodeBlock<'_>, _: &mut CodeMemory) -> Result<(), Declined> {
             match *self {}
         }

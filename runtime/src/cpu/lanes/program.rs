@@ -131,6 +131,8 @@ pub(super) struct LoopStack {
     /// The number of elements of each lane, in 32 bits. Stacks that always have as many as others
     /// share a row.
     pub(super) depth: RowId,
+    /// Whether native code uses it.
+    pub(super) is_in_code: bool,
 }
 
 /// The place of an element in the stack of a lane: above so many more elements than the row says.
@@ -346,7 +348,9 @@ impl LaneProgram {
             has_byte_numbers: self.has_byte_numbers,
             read_at_end: &read_at_end,
         };
-        self.code = code::compile(body, limit).map(|(blocks, code)| (blocks, Arc::new(code)));
+        let Some((blocks, code)) = code::compile(body, limit) else { return };
+        code.stacks().for_each(|stack| self.stacks[usize::from(stack)].is_in_code = true);
+        self.code = Some((blocks, Arc::new(code)));
     }
 
     /// Says which parts of the body are native code, if any are.

@@ -1,18 +1,17 @@
 //! The run of a loop in lanes: its blocks on all threads, and their combined effects.
 
 use super::additions::OrderedAdditions;
-use super::block::{BlockEffects, Declined, ElementUpdates, LaneBlock, LoopInputs, LoopShape};
+use super::block::{BlockEffects, Declined, ElementUpdates, LaneBlock, LoopInputs, LoopShape, SpareMemory};
 use super::program::{LaneProgram, LoopStack, StackPart};
 use crate::cpu::compile::{Context, Plan};
 use crate::cpu::memory::ExternalTensors;
-use crate::cpu::memory::counted::CountedVec;
 use crate::cpu::memory::segments::{LaneSegments, LaneStack};
 use crate::threads;
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::memory::{self, HeldBytes};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The fewest iterations in a block, if there are as many.
 pub(super) const MIN_LANES: usize = 64;
@@ -46,9 +45,19 @@ impl LaneProgram {
     /// Runs the loop. Returns whether it did; otherwise nothing has changed.
     pub(crate) fn run(&self, plan: &Plan, cx: &mut Context, foreign: ExternalTensors<'_>, stop: &StopFlag) -> bool {
         let Some(shape) = self.shape(cx) else { return false };
-        let mut memory = |stack: &LoopStack| stack.stack.map(|stack| cx.stacks[stack.index()].take_spare());
-        let spare = self.stacks.iter().map(|stack| Mutex::new(memory(stack).unwrap_or_default())).collect();
-        let Some(effects) = self.effects(plan, cx, foreign, shape, spare, stop) else { return false };
+        let mut kept = cx.lane_memory.remove(&self.end).unwrap_or_default().into_iter();
+        let mut memory = |known: &LoopStack| {
+            let own = kept.next().unwrap_or_default();
+            Mutex::new(match (known.part, known.stack) {
+                (StackPart::Pushed, Some(stack)) => cx.stacks[stack.index()].take_spare(),
+                _ => own,
+            })
+        };
+        let spare: SpareMemory = self.stacks.iter().map(&mut memory).collect();
+        let effects = self.effects(plan, cx, foreign, shape, &spare, stop);
+        let left = |memory: Mutex<Vec<_>>| memory.into_inner().unwrap_or_else(PoisonError::into_inner);
+        cx.lane_memory.insert(self.end, spare.into_iter().map(left).collect());
+        let Some(effects) = effects else { return false };
         self.commit(plan, cx, effects, shape);
         true
     }
@@ -105,7 +114,7 @@ impl LaneProgram {
         cx: &Context,
         foreign: ExternalTensors<'_>,
         shape: LoopShape,
-        spare: Vec<Mutex<Vec<CountedVec<u64>>>>,
+        spare: &SpareMemory,
         stop: &StopFlag,
     ) -> Option<LoopEffects> {
         let LoopShape { n, lanes, is_reversed } = shape;
@@ -124,7 +133,7 @@ impl LaneProgram {
             lists: &cx.lists,
             segments,
             shape,
-            depths: self.stacks.iter().map(|_| AtomicUsize::new(1)).collect(),
+            depths: self.stacks.iter().map(|_| AtomicUsize::new(0)).collect(),
             spare,
             reserved: AtomicUsize::new(0),
             pushed: AtomicUsize::new(0),
@@ -171,13 +180,14 @@ impl LaneProgram {
             let mut block = LaneBlock::new(self, inputs);
             for (k, left) in effects.iter().enumerate().skip(i * part).take(part) {
                 if inputs.has_declined.load(Ordering::Relaxed) {
-                    return;
+                    break;
                 }
                 match block.run(wave.start + k) {
                     Ok(effects) => _ = left.set(effects),
                     Err(Declined::Loop | Declined::Code) => inputs.has_declined.store(true, Ordering::Relaxed),
                 }
             }
+            block.give_back();
         });
         effects.into_iter().map(OnceLock::into_inner).collect()
     }

@@ -167,7 +167,7 @@ impl Translator<'_> {
                 (LoopVarRole::Pushed | LoopVarRole::Popped, Storage::Stack(stack)) => {
                     let size = self.element(stack).ok_or(refused)?.size();
                     let part = if role == LoopVarRole::Pushed { StackPart::Pushed } else { StackPart::Popped };
-                    self.program.stacks.push(LoopStack { stack: Some(stack), size, part, depth: 0 });
+                    self.program.stacks.push(LoopStack { stack: Some(stack), size, part, depth: 0, is_in_code: false });
                 }
                 (LoopVarRole::AddedTo, Storage::Buffer(buffer)) if self.added.contains_key(&buffer) => {}
                 (LoopVarRole::Written | LoopVarRole::Accumulated, Storage::Stack(_)) => {}
@@ -446,7 +446,13 @@ impl Translator<'_> {
             }
             None => {
                 let size = self.element(stack)?.size();
-                self.program.stacks.push(LoopStack { stack: Some(stack), size, part: StackPart::Own, depth: 0 });
+                self.program.stacks.push(LoopStack {
+                    stack: Some(stack),
+                    size,
+                    part: StackPart::Own,
+                    depth: 0,
+                    is_in_code: false,
+                });
                 self.program.stacks.len() - 1
             }
         };

@@ -63,6 +63,12 @@ impl LaneStack {
         self.room
     }
 
+    /// Returns the number of elements of each lane, at most `needed`, for which memory may be
+    /// reserved in advance. A lane of an earlier block may have had far more elements than others.
+    pub(crate) fn in_advance(&self, needed: usize) -> usize {
+        needed.min(MAX_IN_ADVANCE / self.bytes_of_one().max(1))
+    }
+
     /// Returns the place of an element of a lane in the memory.
     pub(crate) fn place(&self, lane: usize, depth: usize) -> usize {
         (lane / TILE * self.room + depth) * TILE + lane % TILE
@@ -99,9 +105,7 @@ impl LaneStack {
         limit: usize,
     ) -> Result<usize, NoMemory> {
         let of_one = self.bytes_of_one();
-        // A lane of an earlier block may have had far more elements than others.
-        let in_advance = before.load(Ordering::Relaxed).min(MAX_IN_ADVANCE / of_one.max(1));
-        let ample = needed.max(in_advance);
+        let ample = needed.max(self.in_advance(before.load(Ordering::Relaxed)));
         let (old_room, present) = (self.room, self.words.len());
         if ample.saturating_mul(of_one) > limit {
             return Err(NoMemory { bytes: ample.saturating_mul(of_one) });
@@ -111,7 +115,7 @@ impl LaneStack {
         if self.room < needed {
             return Err(NoMemory { bytes: needed.saturating_mul(of_one) });
         }
-        before.fetch_max(self.room, Ordering::Relaxed);
+        before.fetch_max(needed, Ordering::Relaxed);
         let (of_row, room) = (TILE * self.size, self.room);
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.words[..]);
         for tile in (0..self.lanes.div_ceil(TILE)).rev() {

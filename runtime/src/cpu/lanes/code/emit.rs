@@ -10,7 +10,7 @@ mod avx2;
 mod stacks;
 
 use super::allocate::{Allocation, RegisterFile, ValuePlace, allocate};
-use super::lower::Lowered;
+use super::lower::{Lowered, UsedStack};
 use super::scalar::LESS;
 use super::stack_memory::StackMemory;
 use super::steps::{CodeStep, CodeSteps, Lifetime, RegisterGroup, ValueId, VectorPart, VectorStep};
@@ -60,8 +60,7 @@ struct Emitter<'a> {
     registers: &'static RegisterFile,
     lanes: LaneCount,
     memory: StackMemory,
-    /// The number of groups of stacks.
-    n_groups: u16,
+    stacks: &'a [UsedStack],
     targets: Vec<Label>,
     decline: Label,
     no_room: Label,
@@ -111,7 +110,7 @@ fn emit_allocated(lowered: &Lowered, steps: &CodeSteps, allocation: Allocation, 
         registers: set.registers(),
         lanes: lowered.lanes,
         memory,
-        n_groups: lowered.groups.len() as u16,
+        stacks: &lowered.stacks,
         targets,
         decline,
         no_room,
@@ -156,7 +155,7 @@ impl Emitter<'_> {
             self.load_bytes(active(SECOND_LANE), second);
             self.e.bind(both);
         }
-        self.first_elements();
+        self.find_first_elements();
         let current = self.all_current();
         self.mask_test(current);
         self.e.jump_if(JumpCondition::Zero, next);

@@ -35,10 +35,19 @@ pub(super) struct Lowered {
     pub(super) rows: Vec<RowId>,
     /// The tensors that the steps read.
     pub(super) tensors: Vec<ReadTensor>,
-    /// The stacks of the program that the steps change or read, with their groups.
-    pub(super) stacks: Vec<(u16, u16)>,
+    pub(super) stacks: Vec<UsedStack>,
     pub(super) groups: Vec<StackGroup>,
     pub(super) lanes: LaneCount,
+}
+
+/// A stack that code changes or reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UsedStack {
+    /// Its index in the program.
+    pub(super) of_program: u16,
+    pub(super) group: u16,
+    /// The size of an element in bytes.
+    pub(super) size: usize,
 }
 
 /// Stacks with the same number of elements in each lane.
@@ -202,7 +211,7 @@ struct Lowering<'a> {
     /// Whether earlier operations may have computed elements of a basic block.
     has_inputs: bool,
     tensors: Vec<ReadTensor>,
-    stacks: Vec<(u16, u16)>,
+    stacks: Vec<UsedStack>,
     groups: Vec<StackGroup>,
     /// The depths for which steps have found the elements of groups, and the room that they need.
     stack_rows: FxHashMap<u16, (ValueId, u32)>,
@@ -405,8 +414,8 @@ impl<'a> Lowering<'a> {
         if self.stack_rows.insert(group, (depth, at.n)) != Some((depth, at.n)) {
             self.steps().push(CodeStep::StackRow { group, part, depth, mask, n: at.n });
         }
-        let index = self.stacks.iter().position(|&(known, _)| known == stack).unwrap_or_else(|| {
-            self.stacks.push((stack, group));
+        let index = self.stacks.iter().position(|known| known.of_program == stack).unwrap_or_else(|| {
+            self.stacks.push(UsedStack { of_program: stack, group, size });
             self.stacks.len() - 1
         });
         Some(StackElement { stack: u16::try_from(index).ok()?, group, part, size, depth, above: at.above, mask })

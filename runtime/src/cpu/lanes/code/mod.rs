@@ -52,7 +52,7 @@ use crate::cpu::native::executable;
 use crate::cpu::vector::has_avx512f;
 use crate::cpu::x86::encode::VectorLength;
 use bytemuck::Zeroable;
-use lower::{Lowered, ReadTensor, StackGroup};
+use lower::{Lowered, ReadTensor, StackGroup, UsedStack};
 use memmap2::Mmap;
 use region::LoopBlocks;
 use stack_memory::StackMemory;
@@ -174,7 +174,7 @@ struct LaneFunction {
     call: LaneFn,
     rows: Vec<RowId>,
     tensors: Vec<ReadTensor>,
-    stacks: Vec<(u16, u16)>,
+    stacks: Vec<UsedStack>,
     groups: Vec<StackGroup>,
     memory: StackMemory,
 }
@@ -237,6 +237,11 @@ pub(super) fn compile(body: LaneBody<'_>, limit: CodeVectors) -> Option<(Vec<Bas
 }
 
 impl LaneCode {
+    /// Returns the stacks of the program that functions use.
+    pub(super) fn stacks(&self) -> impl Iterator<Item = u16> {
+        self.functions.iter().flat_map(|function| &function.stacks).map(|stack| stack.of_program)
+    }
+
     /// Runs a function, if it can do all its work.
     pub(super) fn run(&self, function: u16, block: CodeBlock<'_>, memory: &mut CodeMemory) -> Result<(), Declined> {
         let CodeBlock { rows, active, n, lane_of, has_moved, elements, stack, stop, has_declined } = block;
@@ -272,8 +277,8 @@ impl LaneCode {
         // block makes with them (C2). There are as many slots as any function uses. It reads
         // elements of tensors at places below their number, and below those of `ReadTensor::n`
         // without a check, as checked here. It accesses elements of stacks only for lanes of the
-        // block, at depths below the room of their group, which is that of the stack with the
-        // least; lanes of a mask without any are taken for lanes without elements, and there is
+        // block, at depths below the room of the stack, which is at least that of its group
+        // lanes of a mask without any are taken for lanes without elements, and there is
         // room for those, as `set_stacks` has checked. Other threads change the two bytes
         // atomically. All are borrowed until the function returns.
         match unsafe { (f.call)(&raw const arguments) } {
@@ -290,10 +295,11 @@ impl LaneFunction {
         for group in 0..self.groups.len() {
             slots[self.memory.room(group as u16) as usize / 8] = u64::MAX;
         }
-        for (i, &(of_program, group)) in self.stacks.iter().enumerate() {
-            let (address, n) = stack(of_program);
+        for (i, used) in self.stacks.iter().enumerate() {
+            let (address, n) = stack(used.of_program);
             slots[self.memory.address(i as u16) as usize / 8] = address as u64;
-            let room = &mut slots[self.memory.room(group) as usize / 8];
+            slots[self.memory.room_of_stack(i as u16) as usize / 8] = n as u64;
+            let room = &mut slots[self.memory.room(used.group) as usize / 8];
             *room = (*room).min(n as u64);
         }
         let has_room = |(i, group): (usize, &StackGroup)| {

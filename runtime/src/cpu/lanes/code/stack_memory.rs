@@ -48,24 +48,34 @@ impl StackMemory {
         self.register(8) + 8 * i32::from(i)
     }
 
-    /// The index of the element at the depth of the lanes of a vector, for its first lane. It is
-    /// less than zero if their depths differ.
+    /// The index of the element at the depth of the lanes of a vector, from their first elements
+    /// on. It is less than zero if their depths differ.
     pub(super) fn row(self, group: u16, part: VectorPart) -> i32 {
-        self.number(4 * group + part as u16)
-    }
-
-    /// The index of the first element of the first lane of a vector.
-    pub(super) fn first(self, group: u16, part: VectorPart) -> i32 {
-        self.number(4 * group + 2 + part as u16)
+        self.number(2 * group + part as u16)
     }
 
     /// The number of elements of each lane for which all stacks of a group have memory.
     pub(super) fn room(self, group: u16) -> i32 {
-        self.number(4 * self.n_groups + group)
+        self.number(2 * self.n_groups + group)
+    }
+
+    /// One of four numbers of a stack.
+    fn of_stack(self, stack: u16, i: u16) -> i32 {
+        self.number(3 * self.n_groups + 4 * stack + i)
     }
 
     /// The address of a stack.
     pub(super) fn address(self, stack: u16) -> i32 {
-        self.number(5 * self.n_groups + stack)
+        self.of_stack(stack, 0)
+    }
+
+    /// The number of elements of each lane for which a stack has memory.
+    pub(super) fn room_of_stack(self, stack: u16) -> i32 {
+        self.of_stack(stack, 1)
+    }
+
+    /// The address of the first elements of the lanes of a vector.
+    pub(super) fn first(self, stack: u16, part: VectorPart) -> i32 {
+        self.of_stack(stack, 2 + part as u16)
     }
 }

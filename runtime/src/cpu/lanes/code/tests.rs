@@ -419,14 +419,15 @@ fn check_ends_of_loops(limit: CodeVectors) {
     assert!(!go_on(16, &stop, &has_declined), "the step is to stop");
 }
 
-/// The stacks of a test, with room for 5 elements of each lane, all of which are zero.
+/// The stacks of a test, whose elements are zero. The last one has room for 5 elements of each
+/// lane, and the others for more.
 fn stacks_of(sizes: &[usize]) -> Vec<LaneStack> {
-    let stack = |&size: &usize| {
+    let stack = |(i, &size): (usize, &usize)| {
         let mut stack = LaneStack::new(size, LANES, CountedVec::default());
-        stack.make_room(5, 0, &AtomicUsize::new(0), usize::MAX).expect("there is memory");
+        stack.make_room(4 + sizes.len() - i, 0, &AtomicUsize::new(0), usize::MAX).expect("there is memory");
         stack
     };
-    sizes.iter().map(stack).collect()
+    sizes.iter().enumerate().map(stack).collect()
 }
 
 /// The state of lanes before steps on stacks.

@@ -48,23 +48,28 @@ fn lane_of_part(part: VectorPart) -> Gpr {
 }
 
 impl Emitter<'_> {
-    /// Computes where the elements of the vectors' lanes begin.
-    pub(super) fn first_elements(&mut self) {
+    /// Finds the first elements of the vectors' lanes on each stack.
+    pub(super) fn find_first_elements(&mut self) {
         let parts: &[VectorPart] = match self.steps.second {
             Some(_) => &[VectorPart::First, VectorPart::Second],
             None => &[VectorPart::First],
         };
-        for group in 0..self.n_groups {
+        let stacks = self.stacks;
+        for (i, stack) in (0..).zip(stacks) {
             for &part in parts {
+                // The tile of the first lane, and the lane in its tile.
                 let lane = lane_of_part(part);
                 self.e.copy(OTHER, lane);
                 self.e.shift_by(ShiftOp::RightUnsigned, true, OTHER, TILE_BITS);
-                self.e.multiply(true, OTHER, MachineOperand::Memory(memory(self.memory.room(group))));
+                self.e.multiply(true, OTHER, MachineOperand::Memory(memory(self.memory.room_of_stack(i))));
                 self.e.shift_by(ShiftOp::Left, true, OTHER, TILE_BITS);
                 self.e.copy(INDEX, lane);
                 self.e.integer_with(IntegerOp::And, true, INDEX, TILE as i32 - 1);
                 self.e.integer(IntegerOp::Add, true, OTHER, MachineOperand::Register(INDEX.number()));
-                self.e.store(8, memory(self.memory.first(group, part)), OTHER);
+                self.e.load(INDEX, memory(self.memory.address(i)));
+                let first = Address::Based { base: INDEX, index: Some((OTHER, stack.size as u8)), displacement: 0 };
+                self.e.address(true, OTHER, first);
+                self.e.store(8, memory(self.memory.first(i, part)), OTHER);
             }
         }
     }
@@ -122,14 +127,12 @@ impl Emitter<'_> {
         self.e.integer(IntegerOp::Compare, true, OTHER, MachineOperand::Memory(memory(self.memory.room(group))));
         self.e.jump_if(JumpCondition::Above, self.no_room);
         self.e.shift_by(ShiftOp::Left, true, INDEX, TILE_BITS);
-        let first = MachineOperand::Memory(memory(self.memory.first(group, part)));
-        self.e.integer(IntegerOp::Add, true, INDEX, first);
         self.e.jump(found);
         self.e.bind(differ);
         self.e.set_wide(INDEX, u64::MAX);
         self.e.jump(found);
         self.e.bind(none);
-        self.e.load(INDEX, memory(self.memory.first(group, part)));
+        self.e.set(INDEX, 0);
         self.e.bind(found);
         self.e.store(8, memory(self.memory.row(group, part)), INDEX);
     }
@@ -140,7 +143,7 @@ impl Emitter<'_> {
         self.e.load(INDEX, memory(self.memory.row(element.group, element.part)));
         self.e.test(INDEX);
         self.e.jump_if(JumpCondition::Sign, start);
-        self.e.load(OTHER, memory(self.memory.address(element.stack)));
+        self.e.load(OTHER, memory(self.memory.first(element.stack, element.part)));
         self.apart.push(ApartStep { labels: [start, back], element, access });
         let displacement = (element.above as usize * TILE * element.size) as i32;
         (Address::Based { base: OTHER, index: Some((INDEX, element.size as u8)), displacement }, back)
@@ -241,7 +244,7 @@ impl Emitter<'_> {
         self.e.copy_unsigned(2, ONE_LANE, MachineOperand::Memory(of_lane_number));
         self.e.copy_unsigned(4, ELEMENT, MachineOperand::Memory(of_lane(self.memory.depths(), 4)));
         self.e.add(ELEMENT, element.above as i32);
-        let room = MachineOperand::Memory(memory(self.memory.room(element.group)));
+        let room = MachineOperand::Memory(memory(self.memory.room_of_stack(element.stack)));
         self.e.integer(IntegerOp::Compare, true, ELEMENT, room);
         self.e.jump_if(JumpCondition::AtLeast, self.no_room);
         // The tile of the lane, the depth, and the lane in its tile.
