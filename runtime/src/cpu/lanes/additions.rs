@@ -3,7 +3,7 @@
 use super::block::{Declined, LoopInputs};
 use super::program::AddedTensor;
 use super::rows::{by_size, register};
-use crate::cpu::memory::segments::{LaneStack, TILE};
+use crate::cpu::memory::segments::LaneStack;
 use anabranch_dsl::{DType, memory};
 
 /// The additions of a block to one tensor, in the order of the iterations.
@@ -38,8 +38,8 @@ impl OrderedAdditions {
             const SIZE: usize = size_of::<T>();
             let (from, numbers_from): (&[u32], &[T]) =
                 (bytemuck::cast_slice(places.bytes()), bytemuck::cast_slice(numbers.bytes()));
-            for (tile, depths) in depths.chunks(TILE).enumerate() {
-                let first = tile * TILE;
+            for (tile, depths) in depths.chunks(places.tile()).enumerate() {
+                let first = tile * places.tile();
                 for d in 0..depths.iter().copied().max().unwrap_or(0) {
                     let at = [places.place(first, d as usize), numbers.place(first, d as usize)];
                     for (lane, _) in depths.iter().enumerate().filter(|&(_, &depth)| d < depth) {

@@ -307,7 +307,7 @@ impl<'a> LaneBlock<'a> {
         for (stack, spare) in program.stacks.iter().zip(inputs.spare) {
             let memory = kept.next().filter(|memory| !memory.is_empty());
             let memory = memory.or_else(|| spare.lock().unwrap_or_else(PoisonError::into_inner).pop());
-            self.stacks.push(LaneStack::new(stack.size, inputs.shape.lanes, memory.unwrap_or_default()));
+            self.stacks.push(LaneStack::new(stack.size, inputs.shape.lanes, program.tile, memory.unwrap_or_default()));
         }
         self.make_room_for_code()?;
         self.start_depths(block)?;

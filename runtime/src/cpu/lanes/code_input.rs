@@ -21,9 +21,9 @@ pub(super) struct CodeBlock<'a> {
     pub(super) has_moved: bool,
     /// Returns all elements of a tensor or list.
     pub(super) elements: &'a dyn Fn(CodeSource) -> &'a [u8],
-    /// Returns the memory of a stack of the program, and for how many elements of each lane there
-    /// is room. Those that code pushes to may be changed.
-    pub(super) stack: &'a mut dyn FnMut(u16) -> (*mut u8, usize),
+    /// Returns the memory of a stack of the program, for how many elements of each lane there is
+    /// room, and the number of lanes of a tile. Stacks that code pushes to may be changed.
+    pub(super) stack: &'a mut dyn FnMut(u16) -> (*mut u8, usize, usize),
     pub(super) stop: &'a StopFlag,
     pub(super) has_declined: &'a AtomicBool,
 }

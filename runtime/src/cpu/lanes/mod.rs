@@ -132,6 +132,10 @@ mod code {
     }
 
     impl LaneCode {
+        pub(super) fn tile(&self) -> usize {
+            match *self {}
+        }
+
         pub(super) fn stacks(&self) -> std::iter::Empty<u16> {
             match *self {}
         }

@@ -9,7 +9,7 @@ use super::rows::{blend, bounds, by_size, bytes, divide_by_power, fill, register
 use crate::cpu::compile::StackId;
 use crate::cpu::kernels::index::index_of;
 use crate::cpu::memory::list::{ListStorage, is_run};
-use crate::cpu::memory::segments::{LaneStack, TILE};
+use crate::cpu::memory::segments::LaneStack;
 use crate::cpu::multiversion::wide;
 use anabranch_dsl::DType;
 use std::sync::atomic::Ordering;
@@ -213,11 +213,11 @@ impl<'a> LaneBlock<'a> {
                     stack: &mut |stack| match segments[usize::from(stack)] {
                         Some(popped) => {
                             let from = &popped.blocks[index];
-                            (from.bytes().as_ptr().cast_mut(), from.room())
+                            (from.bytes().as_ptr().cast_mut(), from.room(), from.tile())
                         }
                         None => {
                             let own = &mut stacks[usize::from(stack)];
-                            (own.bytes_mut().as_mut_ptr(), own.room())
+                            (own.bytes_mut().as_mut_ptr(), own.room(), own.tile())
                         }
                     },
                     elements: &|source| match source {
@@ -457,8 +457,8 @@ impl<'a> LaneBlock<'a> {
         }
         if !self.has_moved && least == most {
             let is_full = self.n_active == bound;
-            for first in (0..bound).step_by(TILE) {
-                let n = TILE.min(bound - first);
+            for first in (0..bound).step_by(own.tile()) {
+                let n = own.tile().min(bound - first);
                 let to = own.place(first, most as usize + above) * size;
                 let (to, from) = (&mut own.bytes_mut()[to..][..n * size], &row[first * size..][..n * size]);
                 if is_full {
@@ -496,8 +496,8 @@ impl<'a> LaneBlock<'a> {
             return Err(Declined::Loop);
         }
         if !self.has_moved && least == most {
-            for first in (0..bound).step_by(TILE) {
-                let n = TILE.min(bound - first) * size;
+            for first in (0..bound).step_by(from.tile()) {
+                let n = from.tile().min(bound - first) * size;
                 let at = from.place(first, most as usize + above) * size;
                 out[first * size..][..n].copy_from_slice(&from.bytes()[at..][..n]);
             }

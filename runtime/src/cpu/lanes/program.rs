@@ -318,6 +318,8 @@ pub(crate) struct LaneProgram {
     pub(super) stacks: Vec<LoopStack>,
     pub(super) rows: Vec<RowInfo>,
     pub(super) blocks: Vec<BasicBlock>,
+    /// The number of lanes of a tile of stacks.
+    pub(super) tile: usize,
     /// The index of the instruction after the loop.
     pub(super) end: u32,
     /// The largest number of iterations in a block.
@@ -350,6 +352,7 @@ impl LaneProgram {
         };
         let Some((blocks, code)) = code::compile(body, limit) else { return };
         code.stacks().for_each(|stack| self.stacks[usize::from(stack)].is_in_code = true);
+        self.tile = code.tile();
         self.code = Some((blocks, Arc::new(code)));
     }
 

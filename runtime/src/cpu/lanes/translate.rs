@@ -73,6 +73,7 @@ pub(super) fn translate(
         stacks: Vec::new(),
         rows: Vec::new(),
         blocks: Vec::new(),
+        tile: MIN_LANES,
         end: code.end,
         max_lanes: 0,
         min_trips: 0,

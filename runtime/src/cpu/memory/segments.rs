@@ -6,18 +6,17 @@ use super::stack::NoMemory;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The number of lanes whose elements are beside each other.
-pub(crate) const TILE: usize = 32;
-
 /// The elements that the lanes of one block pushed, each lane to a stack of its own.
 ///
-/// Lanes are in tiles of [`TILE`]. Elements of the lanes of a tile with the same depth are beside
-/// each other, and those of the next depth follow, so a vector of lanes that go through a loop
-/// pushes to one region of the memory, and another one pops from there backwards.
+/// Lanes are in tiles. Elements of the lanes of a tile with the same depth are beside each other,
+/// and those of the next depth follow. A tile is a vector of lanes: while they go through a loop,
+/// they push to one region of the memory, and others pop from there backwards.
 #[derive(Debug, Default)]
 pub(crate) struct LaneStack {
     size: usize,
     lanes: usize,
+    /// The number of lanes of a tile.
+    tile: usize,
     /// The number of elements of each lane for which there is memory.
     room: usize,
     words: CountedVec<u64>,
@@ -29,10 +28,10 @@ pub(crate) struct LaneStack {
 const MAX_IN_ADVANCE: usize = 1 << 20;
 
 impl LaneStack {
-    /// Creates an empty stack of elements of `size` bytes for each of `lanes` lanes, in memory that
-    /// may be empty.
-    pub(crate) fn new(size: usize, lanes: usize, memory: CountedVec<u64>) -> LaneStack {
-        let mut stack = LaneStack { size, lanes, room: 0, words: memory, depths: Arc::default() };
+    /// Creates an empty stack of elements of `size` bytes for each of `lanes` lanes in tiles, in
+    /// memory that may be empty.
+    pub(crate) fn new(size: usize, lanes: usize, tile: usize, memory: CountedVec<u64>) -> LaneStack {
+        let mut stack = LaneStack { size, lanes, tile, room: 0, words: memory, depths: Arc::default() };
         stack.set_room();
         stack
     }
@@ -44,18 +43,23 @@ impl LaneStack {
 
     /// Returns the number of bytes of one element of each lane.
     fn bytes_of_one(&self) -> usize {
-        self.lanes.next_multiple_of(TILE) * self.size
+        self.lanes.next_multiple_of(self.tile.max(1)) * self.size
     }
 
     /// Uses all memory. Places of elements have 31 bits.
     fn set_room(&mut self) {
         let fits = (8 * self.words.len()).checked_div(self.bytes_of_one()).unwrap_or(0);
-        self.room = fits.min(i32::MAX as usize / self.lanes.next_multiple_of(TILE).max(1));
+        self.room = fits.min(i32::MAX as usize / self.lanes.next_multiple_of(self.tile).max(1));
     }
 
     /// Returns the size of an element in bytes.
     pub(crate) fn size(&self) -> usize {
         self.size
+    }
+
+    /// Returns the number of lanes of a tile.
+    pub(crate) fn tile(&self) -> usize {
+        self.tile
     }
 
     /// Returns the number of elements of each lane for which there is memory.
@@ -71,7 +75,7 @@ impl LaneStack {
 
     /// Returns the place of an element of a lane in the memory.
     pub(crate) fn place(&self, lane: usize, depth: usize) -> usize {
-        (lane / TILE * self.room + depth) * TILE + lane % TILE
+        (lane / self.tile * self.room + depth) * self.tile + lane % self.tile
     }
 
     /// Returns the memory.
@@ -116,9 +120,9 @@ impl LaneStack {
             return Err(NoMemory { bytes: needed.saturating_mul(of_one) });
         }
         before.fetch_max(needed, Ordering::Relaxed);
-        let (of_row, room) = (TILE * self.size, self.room);
+        let (of_row, room) = (self.tile * self.size, self.room);
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.words[..]);
-        for tile in (0..self.lanes.div_ceil(TILE)).rev() {
+        for tile in (0..self.lanes.div_ceil(self.tile)).rev() {
             let from = tile * old_room * of_row;
             bytes.copy_within(from..from + used.min(old_room) * of_row, tile * room * of_row);
         }

@@ -558,7 +558,11 @@ impl Emitter<'_> {
                 self.plain(op, self.whole(), to, from);
                 self.finish_result(dst);
             }
-            &CodeStep::StackRow { group, part, depth, mask, n } => self.stack_row(group, part, depth, mask, n),
+            &CodeStep::StackRow { group, part, depth, mask, n, access } => {
+                self.stack_row(group, [depth, mask], n, access);
+                let row = Address::Based { base: SLOTS, index: None, displacement: self.memory.row(group, part) };
+                self.e.store(8, row, INDEX);
+            }
             &CodeStep::Push { to, src } => self.push(to, src),
             &CodeStep::Pop { from, dst } => self.pop(from, dst),
             &CodeStep::Deepest { depth, dst } => self.deepest(depth, dst),

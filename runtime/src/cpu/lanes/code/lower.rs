@@ -13,7 +13,8 @@
 use super::liveness::{RowLiveness, Rows};
 use super::scalar::{Functions, has_eight_bytes, is_supported};
 use super::steps::{
-    CodeStep, CodeSteps, Lifetime, RegisterGroup, StackElement, StepTarget, ValueId, VectorPart, VectorStep,
+    CodeStep, CodeSteps, Lifetime, RegisterGroup, StackElement, StepTarget, ValueId, VectorAccess, VectorPart,
+    VectorStep,
 };
 use super::{CodeSource, LaneBody, LaneCount, LaneInstructions, LoopBlocks};
 use crate::cpu::compile::ScalarOp;
@@ -214,7 +215,7 @@ struct Lowering<'a> {
     stacks: Vec<UsedStack>,
     groups: Vec<StackGroup>,
     /// The depths for which steps have found the elements of groups, and the room that they need.
-    stack_rows: FxHashMap<u16, (ValueId, u32)>,
+    stack_rows: FxHashMap<u16, (ValueId, u32, VectorAccess)>,
     /// The number of loops around the current steps.
     depth: u32,
 }
@@ -368,7 +369,7 @@ impl<'a> Lowering<'a> {
             }
             LaneOp::Pop { stack, at, dst } => {
                 let size = self.stack_size(dst)?;
-                let from = self.stack_element(stack, at, size)?;
+                let from = self.stack_element(stack, at, size, VectorAccess::Masked)?;
                 let group = if size == 1 { RegisterGroup::Masks } else { RegisterGroup::Vectors };
                 let value = self.steps().value(group, Lifetime::Brief);
                 self.steps().push(CodeStep::Pop { from, dst: value });
@@ -396,13 +397,15 @@ impl<'a> Lowering<'a> {
     }
 
     fn push(&mut self, stack: u16, at: StackPlace, src: ValueId, size: usize) -> Option<()> {
-        let to = self.stack_element(stack, at, size)?;
+        // In an arm of a branch, lanes of the other arm may have more elements than their depths.
+        let access = if self.mask == ValueId::CURRENT { VectorAccess::Whole } else { VectorAccess::Masked };
+        let to = self.stack_element(stack, at, size, access)?;
         self.steps().push(CodeStep::Push { to, src });
         Some(())
     }
 
     /// Returns an element of a stack, after a step that finds it.
-    fn stack_element(&mut self, stack: u16, at: StackPlace, size: usize) -> Option<StackElement> {
+    fn stack_element(&mut self, stack: u16, at: StackPlace, size: usize, access: VectorAccess) -> Option<StackElement> {
         let depth = self.read(at.depth)?;
         let group = self.groups.iter().position(|group| group.depth == at.depth).unwrap_or_else(|| {
             self.groups.push(StackGroup { depth: at.depth, min_room: 0 });
@@ -411,14 +414,24 @@ impl<'a> Lowering<'a> {
         self.groups[group].min_room = self.groups[group].min_room.max(at.n);
         let group = u16::try_from(group).ok()?;
         let (part, mask) = (VectorPart::First, self.mask);
-        if self.stack_rows.insert(group, (depth, at.n)) != Some((depth, at.n)) {
-            self.steps().push(CodeStep::StackRow { group, part, depth, mask, n: at.n });
+        let row = (depth, at.n, access);
+        if self.stack_rows.insert(group, row) != Some(row) {
+            self.steps().push(CodeStep::StackRow { group, part, depth, mask, n: at.n, access });
         }
         let index = self.stacks.iter().position(|known| known.of_program == stack).unwrap_or_else(|| {
             self.stacks.push(UsedStack { of_program: stack, group, size });
             self.stacks.len() - 1
         });
-        Some(StackElement { stack: u16::try_from(index).ok()?, group, part, size, depth, above: at.above, mask })
+        Some(StackElement {
+            stack: u16::try_from(index).ok()?,
+            group,
+            part,
+            size,
+            depth,
+            above: at.above,
+            mask,
+            access,
+        })
     }
 
     /// Returns the place of the element of a tensor to which lanes add.

@@ -237,6 +237,11 @@ pub(super) fn compile(body: LaneBody<'_>, limit: CodeVectors) -> Option<(Vec<Bas
 }
 
 impl LaneCode {
+    /// Returns the number of lanes of a tile of stacks: those of the longest vectors.
+    pub(super) fn tile(&self) -> usize {
+        self.set.lanes(4).n()
+    }
+
     /// Returns the stacks of the program that functions use.
     pub(super) fn stacks(&self) -> impl Iterator<Item = u16> {
         self.functions.iter().flat_map(|function| &function.stacks).map(|stack| stack.of_program)
@@ -260,7 +265,7 @@ impl LaneCode {
             let (Ok(n), true) = (i32::try_from(n), n >= tensor.n) else { return Err(Declined::Loop) };
             tensors.push(CodeTensor { elements: bytes.as_ptr(), n: n.cast_unsigned() });
         }
-        f.set_stacks(bytemuck::cast_slice_mut(slots), stack)?;
+        f.set_stacks(bytemuck::cast_slice_mut(slots), self.tile(), stack)?;
         let arguments = CodeArguments {
             rows: pointers.as_ptr(),
             active: active.as_ptr(),
@@ -277,7 +282,7 @@ impl LaneCode {
         // block makes with them (C2). There are as many slots as any function uses. It reads
         // elements of tensors at places below their number, and below those of `ReadTensor::n`
         // without a check, as checked here. It accesses elements of stacks only for lanes of the
-        // block, at depths below the room of the stack, which is at least that of its group
+        // block, at depths below the room of the stack, which is at least that of its group;
         // lanes of a mask without any are taken for lanes without elements, and there is
         // room for those, as `set_stacks` has checked. Other threads change the two bytes
         // atomically. All are borrowed until the function returns.
@@ -291,12 +296,21 @@ impl LaneCode {
 
 impl LaneFunction {
     /// Writes where stacks are, and the room of their groups, for the code.
-    fn set_stacks(&self, slots: &mut [u64], stack: &mut dyn FnMut(u16) -> (*mut u8, usize)) -> Result<(), Declined> {
+    fn set_stacks(
+        &self,
+        slots: &mut [u64],
+        tile: usize,
+        stack: &mut dyn FnMut(u16) -> (*mut u8, usize, usize),
+    ) -> Result<(), Declined> {
         for group in 0..self.groups.len() {
             slots[self.memory.room(group as u16) as usize / 8] = u64::MAX;
         }
         for (i, used) in self.stacks.iter().enumerate() {
-            let (address, n) = stack(used.of_program);
+            let (address, n, of_stack) = stack(used.of_program);
+            // An earlier loop may have no code.
+            if of_stack != tile {
+                return Err(Declined::Code);
+            }
             slots[self.memory.address(i as u16) as usize / 8] = address as u64;
             slots[self.memory.room_of_stack(i as u16) as usize / 8] = n as u64;
             let room = &mut slots[self.memory.room(used.group) as usize / 8];

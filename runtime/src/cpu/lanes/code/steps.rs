@@ -134,6 +134,7 @@ pub(super) enum CodeStep {
         depth: ValueId,
         mask: ValueId,
         n: u32,
+        access: VectorAccess,
     },
     /// Writes elements of the lanes of the mask to a stack.
     Push {
@@ -167,6 +168,15 @@ pub(super) enum CodeStep {
     Repeat(StepTarget),
 }
 
+/// How a vector of elements of a stack is accessed, if the lanes of a mask have the same depth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum VectorAccess {
+    /// Only the elements of the lanes are written, or any are read.
+    Masked,
+    /// All elements are written. No other lane has an element there.
+    Whole,
+}
+
 /// An element of a stack in each lane.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StackElement {
@@ -179,6 +189,7 @@ pub(super) struct StackElement {
     pub(super) depth: ValueId,
     pub(super) above: u32,
     pub(super) mask: ValueId,
+    pub(super) access: VectorAccess,
 }
 
 impl CodeStep {
@@ -210,8 +221,8 @@ impl CodeStep {
             CodeStep::ReadForAll { tensor, size, place, dst } => {
                 CodeStep::ReadForAll { tensor, size, place, dst: of(dst) }
             }
-            CodeStep::StackRow { group, depth, mask, n, .. } => {
-                CodeStep::StackRow { group, part, depth: of(depth), mask: of(mask), n }
+            CodeStep::StackRow { group, depth, mask, n, access, .. } => {
+                CodeStep::StackRow { group, part, depth: of(depth), mask: of(mask), n, access }
             }
             CodeStep::Push { to, src } => CodeStep::Push { to: of_element(to), src: of(src) },
             CodeStep::Pop { from, dst } => CodeStep::Pop { from: of_element(from), dst: of(dst) },

@@ -101,7 +101,7 @@ fn one_nan(bits: u64, dtype: DType) -> u64 {
     }
 }
 
-fn no_stack(stack: u16) -> (*mut u8, usize) {
+fn no_stack(stack: u16) -> (*mut u8, usize, usize) {
     panic!("there is no stack {stack}")
 }
 
@@ -419,12 +419,13 @@ fn check_ends_of_loops(limit: CodeVectors) {
     assert!(!go_on(16, &stop, &has_declined), "the step is to stop");
 }
 
-/// The stacks of a test, whose elements are zero. The last one has room for 5 elements of each
-/// lane, and the others for more.
-fn stacks_of(sizes: &[usize]) -> Vec<LaneStack> {
+/// The stacks of a test, with some elements. The last one has room for 5 elements of each lane, and
+/// the others for more.
+fn stacks_of(sizes: &[usize], tile: usize) -> Vec<LaneStack> {
     let stack = |(i, &size): (usize, &usize)| {
-        let mut stack = LaneStack::new(size, LANES, CountedVec::default());
+        let mut stack = LaneStack::new(size, LANES, tile, CountedVec::default());
         stack.make_room(4 + sizes.len() - i, 0, &AtomicUsize::new(0), usize::MAX).expect("there is memory");
+        stack.bytes_mut().iter_mut().enumerate().for_each(|(i, byte)| *byte = (i % 2) as u8);
         stack
     };
     sizes.iter().enumerate().map(stack).collect()
@@ -461,7 +462,7 @@ impl StackLanes {
             elements: &elements,
             stack: &mut |stack| {
                 let stack = &mut stacks[usize::from(stack)];
-                (stack.bytes_mut().as_mut_ptr(), stack.room())
+                (stack.bytes_mut().as_mut_ptr(), stack.room(), stack.tile())
             },
             stop: &StopFlag::new(),
             has_declined: &AtomicBool::new(false),
@@ -485,48 +486,79 @@ fn lanes_push_and_pop_elements_at_their_depths() {
     }
 }
 
+/// Compares what code pushes, in all lanes or in those of an arm, and pops again with elements that
+/// are written and read one by one.
 fn check_stacks(types: &[DType], limit: CodeVectors) {
     let sizes: Vec<usize> = types.iter().map(|dtype| dtype.size()).collect();
-    let infos: Vec<RowInfo> = [4].iter().chain(&sizes).map(|&size| row(size, RowStart::Nothing, true)).collect();
-    // Each stack has its own row, and the second element above the depths is used.
+    // The depths, the elements, a condition, and other elements.
+    let all_sizes = [4].iter().chain(&sizes).chain(&[1]).chain(&sizes);
+    let infos: Vec<RowInfo> = all_sizes.map(|&size| row(size, RowStart::Nothing, true)).collect();
+    let all_types = [DType::I32].iter().chain(types).chain(&[DType::Bool]).chain(types);
+    let all_types: Vec<DType> = all_types.copied().collect();
+    let (n, cond) = (types.len() as u16, types.len() as u16 + 1);
+    // The second element above the depths is used.
     let at = StackPlace { depth: 0, above: 1, n: 2 };
-    let stacks = || 0..types.len() as u16;
-    let push: Vec<LaneOp> = stacks().map(|stack| LaneOp::Push { stack, at, src: stack + 1 }).collect();
-    let pop: Vec<LaneOp> = stacks().map(|stack| LaneOp::Pop { stack, at, dst: stack + 1 }).collect();
-    let read: Vec<RowId> = stacks().map(|stack| stack + 1).collect();
-    let [push, pop] = [push, pop].map(|ops| compiled(&infos, &ops, &read, limit).expect("there is native code"));
-    let all_types: Vec<DType> = [DType::I32].iter().chain(types).copied().collect();
+    let pushes = |first: RowId| (0..n).map(move |stack| LaneOp::Push { stack, at, src: first + stack });
+    let arms = [pushes(1).collect(), pushes(cond + 1).collect()];
+    let pops = (0..n).map(|stack| LaneOp::Pop { stack, at, dst: stack + 1 });
+    let read: Vec<RowId> = (1..=n).collect();
+    let compile = |ops: Vec<LaneOp>| compiled(&infos, &ops, &read, limit).expect("there is native code");
+    let [push, push_in_arms, pop] =
+        [pushes(1).collect(), vec![LaneOp::Branches { cond, arms: arms.clone() }, arms[0][0].clone()], pops.collect()]
+            .map(compile);
+    let new_stacks = || stacks_of(&sizes, push.tile());
     for seed in 0..64 {
         let [have_one_depth, all_are_active, have_moved] = [1, 2, 4].map(|bit| seed & bit != 0);
         let lanes = StackLanes::new(seed, have_one_depth, all_are_active, have_moved);
-        let (mut rows, mut pushed, mut expected) = (rows_of(&all_types, seed), stacks_of(&sizes), stacks_of(&sizes));
-        assert_eq!(lanes.run(&push, &mut rows, &mut pushed), Ok(()));
-        for (k, &size) in sizes.iter().enumerate() {
-            lanes.each_active(|i, lane, depth| {
-                let to = expected[k].place(lane, depth + 1) * size;
-                let element = register(bytes(&rows[k + 1]), size, i).to_ne_bytes();
-                expected[k].bytes_mut()[to..][..size].copy_from_slice(&element[..size]);
-            });
-            assert_eq!(pushed[k].bytes(), expected[k].bytes(), "{types:?}, stack {k}, seed {seed}");
-        }
-        let mut popped = rows_of(&all_types, seed + 1000);
-        let before = popped.clone();
-        assert_eq!(lanes.run(&pop, &mut popped, &mut pushed), Ok(()));
-        for (k, &size) in sizes.iter().enumerate() {
-            for i in 0..LANES {
-                let from = if lanes.active[i] != 0 { &rows } else { &before };
-                let [given, expected] = [&popped, from].map(|rows| register(bytes(&rows[k + 1]), size, i));
-                assert_eq!(given, expected, "{types:?}, stack {k}, place {i}, seed {seed}");
+        let mut rows = rows_of(&all_types, seed);
+        for has_arms in [false, true] {
+            let mut stacks = new_stacks();
+            let before: Vec<Vec<u8>> = stacks.iter().map(|stack| stack.bytes().to_vec()).collect();
+            let code = if has_arms { &push_in_arms } else { &push };
+            assert_eq!(lanes.run(code, &mut rows, &mut stacks), Ok(()));
+            // What each active lane has pushed, by the row of its place.
+            let source = |k: usize, i: usize| {
+                let is_other = has_arms && k > 0 && bytes(&rows[usize::from(cond)])[i] == 0;
+                register(bytes(&rows[if is_other { usize::from(cond) + 1 + k } else { k + 1 }]), sizes[k], i)
+            };
+            let element = |bytes: &[u8], stack: &LaneStack, lane: usize, depth: usize| {
+                register(bytes, stack.size(), stack.place(lane, depth))
+            };
+            for (k, stack) in stacks.iter().enumerate() {
+                lanes.each_active(|i, lane, depth| {
+                    let given = element(stack.bytes(), stack, lane, depth + 1);
+                    assert_eq!(given, source(k, i), "{types:?}, stack {k}, place {i}, seed {seed}, {has_arms}");
+                });
+                for (&lane, &depth) in lanes.lane_of.iter().zip(&lanes.depths) {
+                    for depth in 0..depth as usize {
+                        let [given, expected] =
+                            [stack.bytes(), &before[k]].map(|bytes| element(bytes, stack, usize::from(lane), depth));
+                        assert_eq!(given, expected, "{types:?}, stack {k}, lane {lane}, seed {seed}, {has_arms}");
+                    }
+                }
+            }
+            let mut popped = rows_of(&all_types, seed + 1000);
+            let before = popped.clone();
+            assert_eq!(lanes.run(&pop, &mut popped, &mut stacks), Ok(()));
+            for (k, &size) in sizes.iter().enumerate() {
+                for i in 0..LANES {
+                    let is_active = lanes.active[i] != 0;
+                    let expected = if is_active { source(k, i) } else { register(bytes(&before[k + 1]), size, i) };
+                    let given = register(bytes(&popped[k + 1]), size, i);
+                    assert_eq!(given, expected, "{types:?}, stack {k}, place {i}, seed {seed}, {has_arms}");
+                }
             }
         }
         // A lane that is active has too many elements, or fewer than none. Others may.
+        let mut stacks = new_stacks();
         for depth in [4, u32::MAX] {
             for place in [0, 20, LANES - 5] {
                 let mut lanes = StackLanes::new(seed, have_one_depth, all_are_active, have_moved);
                 lanes.depths[place] = depth;
                 let outcome = if lanes.active[place] != 0 { Err(Declined::Code) } else { Ok(()) };
-                assert_eq!(lanes.run(&push, &mut rows, &mut pushed), outcome, "depth {depth}, seed {seed}");
-                assert_eq!(lanes.run(&pop, &mut rows, &mut pushed), outcome, "depth {depth}, seed {seed}");
+                for code in [&push, &pop] {
+                    assert_eq!(lanes.run(code, &mut rows, &mut stacks), outcome, "depth {depth}, seed {seed}");
+                }
             }
         }
     }

@@ -5,12 +5,8 @@
 //! differ, or lanes have moved, the code goes through the lanes one by one.
 
 use super::*;
-use crate::cpu::lanes::code::steps::StackElement;
-use crate::cpu::memory::segments::TILE;
+use crate::cpu::lanes::code::steps::{StackElement, VectorAccess};
 use crate::cpu::x86::general::{IntegerOp, ShiftOp};
-
-/// The exponent of the number of lanes of a tile.
-const TILE_BITS: u8 = TILE.trailing_zeros() as u8;
 
 /// Registers for a lane, a place in the memory of a stack, the lanes of the vector and an element,
 /// which otherwise hold something else.
@@ -60,11 +56,11 @@ impl Emitter<'_> {
                 // The tile of the first lane, and the lane in its tile.
                 let lane = lane_of_part(part);
                 self.e.copy(OTHER, lane);
-                self.e.shift_by(ShiftOp::RightUnsigned, true, OTHER, TILE_BITS);
+                self.e.shift_by(ShiftOp::RightUnsigned, true, OTHER, self.tile_bits());
                 self.e.multiply(true, OTHER, MachineOperand::Memory(memory(self.memory.room_of_stack(i))));
-                self.e.shift_by(ShiftOp::Left, true, OTHER, TILE_BITS);
+                self.e.shift_by(ShiftOp::Left, true, OTHER, self.tile_bits());
                 self.e.copy(INDEX, lane);
-                self.e.integer_with(IntegerOp::And, true, INDEX, TILE as i32 - 1);
+                self.e.integer_with(IntegerOp::And, true, INDEX, self.tile() as i32 - 1);
                 self.e.integer(IntegerOp::Add, true, OTHER, MachineOperand::Register(INDEX.number()));
                 self.e.load(INDEX, memory(self.memory.address(i)));
                 let first = Address::Based { base: INDEX, index: Some((OTHER, stack.size as u8)), displacement: 0 };
@@ -106,7 +102,19 @@ impl Emitter<'_> {
         self.e.trailing_zeros(INDEX, OTHER);
     }
 
-    pub(super) fn stack_row(&mut self, group: u16, part: VectorPart, depth: ValueId, mask: ValueId, n: u32) {
+    /// The number of lanes of a tile.
+    fn tile(&self) -> usize {
+        self.set.lanes(4).n()
+    }
+
+    /// The exponent of the number of lanes of a tile.
+    fn tile_bits(&self) -> u8 {
+        self.tile().trailing_zeros() as u8
+    }
+
+    /// Sets [`INDEX`] to the index of elements at the depths of lanes, or to a number less than
+    /// zero if there is none.
+    pub(super) fn stack_row(&mut self, group: u16, [depth, mask]: [ValueId; 2], n: u32, access: VectorAccess) {
         let [found, none, differ] = [(); 3].map(|()| self.e.label());
         let [result, scratch] = self.registers.scratch_masks;
         let mask = self.mask_in(mask, scratch);
@@ -116,6 +124,12 @@ impl Emitter<'_> {
         let depths = self.store_depths(depth);
         self.first_lane();
         let of_first = self.depth_for_all();
+        if access == VectorAccess::Whole {
+            // No other lane has more elements.
+            self.compare_depths(result, [of_first, depths], 1);
+            self.mask_test(result);
+            self.e.jump_if(JumpCondition::NotZero, differ);
+        }
         self.compare_depths(result, [depths, of_first], 4);
         self.mask_op(MaskOp::And, result, result, mask);
         self.mask_test(result);
@@ -126,15 +140,19 @@ impl Emitter<'_> {
         self.e.address(true, OTHER, Address::Based { base: INDEX, index: None, displacement: n as i32 });
         self.e.integer(IntegerOp::Compare, true, OTHER, MachineOperand::Memory(memory(self.memory.room(group))));
         self.e.jump_if(JumpCondition::Above, self.no_room);
-        self.e.shift_by(ShiftOp::Left, true, INDEX, TILE_BITS);
+        self.e.shift_by(ShiftOp::Left, true, INDEX, self.tile_bits());
         self.e.jump(found);
+        // Without lanes, any elements may be read, but not all be written.
+        if access == VectorAccess::Masked {
+            self.e.bind(none);
+            self.e.set(INDEX, 0);
+            self.e.jump(found);
+        } else {
+            self.e.bind(none);
+        }
         self.e.bind(differ);
         self.e.set_wide(INDEX, u64::MAX);
-        self.e.jump(found);
-        self.e.bind(none);
-        self.e.set(INDEX, 0);
         self.e.bind(found);
-        self.e.store(8, memory(self.memory.row(group, part)), INDEX);
     }
 
     /// Returns the address of the elements of a vector. Jumps if their depths differ.
@@ -145,7 +163,7 @@ impl Emitter<'_> {
         self.e.jump_if(JumpCondition::Sign, start);
         self.e.load(OTHER, memory(self.memory.first(element.stack, element.part)));
         self.apart.push(ApartStep { labels: [start, back], element, access });
-        let displacement = (element.above as usize * TILE * element.size) as i32;
+        let displacement = (element.above as usize * self.tile() * element.size) as i32;
         (Address::Based { base: OTHER, index: Some((INDEX, element.size as u8)), displacement }, back)
     }
 
@@ -154,6 +172,14 @@ impl Emitter<'_> {
         let [first, second, last] = self.registers.scratch;
         let [result, scratch] = self.registers.scratch_masks;
         match (self.set, to.size) {
+            (_, 1) if to.access == VectorAccess::Whole => {
+                let src = self.mask_in(src, result);
+                self.store_bytes(at, src);
+            }
+            (_, size) if to.access == VectorAccess::Whole => {
+                let src = self.vector_in(src, first);
+                self.plain(&encode::STORE, self.lanes.length(size), src, MachineOperand::Memory(at));
+            }
             (LaneInstructions::Avx512, 1) => {
                 let src = self.mask_in(src, result);
                 self.plain(&encode::MASK_TO_BYTES, VectorLength::L128, first, MachineOperand::Register(src));
@@ -209,9 +235,13 @@ impl Emitter<'_> {
     /// Emits a step for the lanes of its mask one by one.
     pub(super) fn apart(&mut self, step: &ApartStep) {
         let ApartStep { labels: [start, back], element, access } = *step;
-        let [again, end] = [(); 2].map(|()| self.e.label());
+        let again = self.e.label();
         let elements = memory(self.memory.elements());
         self.e.bind(start);
+        let mask = self.mask_in(element.mask, self.registers.scratch_masks[1]);
+        self.mask_to_general(mask);
+        self.e.test(OTHER);
+        self.e.jump_if(JumpCondition::Zero, back);
         self.store_depths(element.depth);
         match access {
             StackAccess::Push(src) if element.size == 1 => {
@@ -231,13 +261,9 @@ impl Emitter<'_> {
         for (i, register) in SAVED.into_iter().enumerate() {
             self.e.store(8, memory(self.memory.register(i)), register);
         }
-        let mask = self.mask_in(element.mask, self.registers.scratch_masks[1]);
-        self.mask_to_general(mask);
         let lane = lane_of_part(element.part);
         self.e.load(INDEX, argument(offset_of!(CodeArguments, lane_of)));
         self.e.address(true, LANES, Address::Based { base: INDEX, index: Some((lane, 2)), displacement: 0 });
-        self.e.test(OTHER);
-        self.e.jump_if(JumpCondition::Zero, end);
         self.e.bind(again);
         self.first_lane();
         let of_lane_number = Address::Based { base: LANES, index: Some((INDEX, 2)), displacement: 0 };
@@ -249,11 +275,11 @@ impl Emitter<'_> {
         self.e.jump_if(JumpCondition::AtLeast, self.no_room);
         // The tile of the lane, the depth, and the lane in its tile.
         self.e.copy(PLACE, ONE_LANE);
-        self.e.shift_by(ShiftOp::RightUnsigned, true, PLACE, TILE_BITS);
+        self.e.shift_by(ShiftOp::RightUnsigned, true, PLACE, self.tile_bits());
         self.e.multiply(true, PLACE, room);
         self.e.integer(IntegerOp::Add, true, PLACE, MachineOperand::Register(ELEMENT.number()));
-        self.e.shift_by(ShiftOp::Left, true, PLACE, TILE_BITS);
-        self.e.integer_with(IntegerOp::And, true, ONE_LANE, TILE as i32 - 1);
+        self.e.shift_by(ShiftOp::Left, true, PLACE, self.tile_bits());
+        self.e.integer_with(IntegerOp::And, true, ONE_LANE, self.tile() as i32 - 1);
         self.e.integer(IntegerOp::Add, true, PLACE, MachineOperand::Register(ONE_LANE.number()));
         self.e.load(ONE_LANE, memory(self.memory.address(element.stack)));
         let size = element.size;
@@ -269,7 +295,6 @@ impl Emitter<'_> {
         self.e.address(false, INDEX, Address::Based { base: OTHER, index: None, displacement: -1 });
         self.e.integer(IntegerOp::And, false, OTHER, MachineOperand::Register(INDEX.number()));
         self.e.jump_if(JumpCondition::NotZero, again);
-        self.e.bind(end);
         for (i, register) in SAVED.into_iter().enumerate() {
             self.e.load(register, memory(self.memory.register(i)));
         }
