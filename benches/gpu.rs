@@ -114,14 +114,15 @@ fn loop_of_a_workgroup(bencher: Bencher<'_, '_>) {
     of_trips(bencher, &adapter(), &[TRIPS]);
 }
 
-/// Calls of one trip after calls of 64, so that 63 recorded iterations do nothing, and calls of 64.
+/// Calls of one trip after calls of 64, for which some recorded iterations do nothing, and calls of
+/// 64.
 #[divan::bench(args = [1, 64])]
 fn loop_of_64_trips_and_then_of(bencher: Bencher<'_, '_>, n: i32) {
     of_trips(bencher, &adapter().without_workgroup_loops(), &[64, n]);
 }
 
-/// Prints what an iteration recorded ahead of its condition takes: one that runs, and one that does
-/// nothing because the loop has ended before.
+/// Prints what an iteration recorded ahead of its condition takes: one that runs, and one that the
+/// loop had in the call before but has no more. Some of these are recorded and do nothing.
 #[divan::bench(sample_count = 1, sample_size = 1)]
 fn live_and_dead_iterations(bencher: Bencher<'_, '_>) {
     const LONG: i32 = 64;
@@ -134,17 +135,14 @@ fn live_and_dead_iterations(bencher: Bencher<'_, '_>) {
         f.call((&x, 1000.0 * (n + 1) as f32 - 1.0)).expect("it runs");
         begun.elapsed().as_secs_f64() * 1e6
     };
-    // As many iterations are recorded as the call before had, and one more.
     let after = |before: i32, n: i32| {
         let mut times: Vec<f64> = (0..31).map(|_| (call(before), call(n)).1).collect();
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]
     };
     let (short, vain, long) = (after(1, 1), after(LONG, 1), after(LONG, LONG));
-    // Chunks have at most 64 iterations: 63 of them do nothing, or one.
-    let dead = (vain - short) / f64::from(LONG - 2);
-    let live = (long - short) / f64::from(LONG - 1);
-    println!("an iteration that runs: {live:.1} us, one that does nothing: {dead:.1} us");
+    let [gone, live] = [vain, long].map(|time| (time - short) / f64::from(LONG - 1));
+    println!("an iteration that runs: {live:.1} us, one that the loop has no more: {gone:.1} us");
     bencher.bench_local(|| call(1));
 }
 

@@ -541,6 +541,44 @@ fn a_kernel_with_two_reductions_reads_each_row_three_times() {
 }
 
 #[test]
+fn kernels_of_many_elements_read_and_write_four_at_once() {
+    let source = |start: usize, rows: usize, columns: usize| {
+        let (wide, end, all) = (columns + 8, start + columns, format!("[{rows}, {columns}]"));
+        format!(
+            "graph @f(%x: f32{all}, %row: f32[{columns}], %column: f32[{rows}, 1], %wide: f32[{rows}, {wide}], %i: i32{all})
+    -> (f32{all}, bool{all}) {{
+    %half = constant 0.5 : f32[]
+    %h = broadcast_to %half {{shape={all}}} : f32{all}
+    %r = broadcast_to %row {{shape={all}}} : f32{all}
+    %c = broadcast_to %column {{shape={all}}} : f32{all}
+    %part = slice %wide {{axis=1, start={start}, end={end}, step=1}} : f32{all}
+    %a = mul %x, %h : f32{all}
+    %b = add %a, %r : f32{all}
+    %d = mul %b, %c : f32{all}
+    %e = add %d, %part : f32{all}
+    %z = cast %i {{dtype=f32}} : f32{all}
+    %g = add %e, %z : f32{all}
+    %less = lt %g, %x : bool{all}
+    return %g, %less
+}}
+"
+        )
+    };
+    for (start, rows, columns, in_fours) in [(4, 33, 2000, true), (3, 256, 256, false), (4, 258, 255, false)] {
+        let graph = Graph::parse(&source(start, rows, columns), "f.ir").unwrap_or_else(|e| panic!("{}", e[0]));
+        let fusion = Fusion::find(&graph, &FuseEverything);
+        let is_printed_in_fours = |kernel: &FusedKernel| {
+            let shader = kernel.to_wgsl(&graph).unwrap_or_else(|why| panic!("{why}"));
+            validate(&shader.code);
+            check_results(&graph, kernel, &shader);
+            shader.code.contains("array<vec4<")
+        };
+        let found: Vec<bool> = fusion.kernels().iter().map(is_printed_in_fours).collect();
+        assert_eq!(found.iter().all(|&is| is), in_fours, "{start}, {rows}, {columns}: {found:?}");
+    }
+}
+
+#[test]
 fn a_kernel_that_no_template_fits_has_a_reason() {
     let (graph, kernel) = softmax(4096, 1000);
     let reason = |change: &dyn Fn(&mut FusedKernel)| {

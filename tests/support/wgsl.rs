@@ -93,6 +93,8 @@ fn index(x: ShaderNumber) -> usize {
 struct ShaderPlace {
     variable: ShaderVariable,
     element: Option<usize>,
+    /// The numbers of the element: more than one if it is a vector.
+    n: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -265,7 +267,7 @@ impl<'m> Workgroup<'m, '_> {
                         ShaderVariable::Global(v) => self.global(t, v),
                     };
                     match place.element {
-                        Some(i) => variable[i] = value[0],
+                        Some(i) => variable[i..i + place.n].copy_from_slice(&value),
                         None => *variable = value,
                     }
                 }
@@ -303,13 +305,30 @@ impl<'m> Workgroup<'m, '_> {
         }
     }
 
+    /// Returns how many numbers an element of a type has.
+    fn numbers_of_element(&self, ty: Handle<naga::Type>) -> usize {
+        match self.module.types[ty].inner {
+            TypeInner::Array { base, .. } => match self.module.types[base].inner {
+                TypeInner::Vector { size, .. } => size as usize,
+                _ => 1,
+            },
+            _ => 1,
+        }
+    }
+
     /// Returns the place that a pointer refers to.
     fn place(&self, frame: &CallFrame<'_>, t: usize, pointer: Handle<Expression>) -> ShaderPlace {
-        let element =
-            |base: Handle<Expression>, i: usize| ShaderPlace { element: Some(i), ..self.place(frame, t, base) };
+        let element = |base: Handle<Expression>, i: usize| {
+            let place = self.place(frame, t, base);
+            let n = match (place.variable, place.element) {
+                (ShaderVariable::Global(v), None) => self.numbers_of_element(self.module.global_variables[v].ty),
+                _ => 1,
+            };
+            ShaderPlace { element: Some(place.element.unwrap_or(0) + i * n), n, ..place }
+        };
         match frame.function.expressions[pointer] {
-            Expression::GlobalVariable(v) => ShaderPlace { variable: ShaderVariable::Global(v), element: None },
-            Expression::LocalVariable(v) => ShaderPlace { variable: ShaderVariable::Local(v), element: None },
+            Expression::GlobalVariable(v) => ShaderPlace { variable: ShaderVariable::Global(v), element: None, n: 1 },
+            Expression::LocalVariable(v) => ShaderPlace { variable: ShaderVariable::Local(v), element: None, n: 1 },
             Expression::AccessIndex { base, index } => element(base, index as usize),
             Expression::Access { base, index: i } => element(base, index(self.value(frame, t, i)[0])),
             ref other => panic!("{other:?} is not a pointer"),
@@ -331,7 +350,7 @@ impl<'m> Workgroup<'m, '_> {
             Expression::AccessIndex { base, index } => vec![value(base)[index as usize]],
             Expression::FunctionArgument(i) => frame.arguments[t][i as usize].clone(),
             Expression::Load { pointer } => {
-                let ShaderPlace { variable, element } = self.place(frame, t, pointer);
+                let ShaderPlace { variable, element, n } = self.place(frame, t, pointer);
                 let variable = match variable {
                     ShaderVariable::Local(v) => &frame.locals[t][v.index()],
                     ShaderVariable::Global(v) => match &self.module.global_variables[v] {
@@ -342,7 +361,7 @@ impl<'m> Workgroup<'m, '_> {
                         _ => &self.globals[t][v.index()],
                     },
                 };
-                element.map_or_else(|| variable.clone(), |i| vec![variable[i]])
+                element.map_or_else(|| variable.clone(), |i| variable[i..i + n].to_vec())
             }
             Expression::Unary { op, expr } => value(expr).into_iter().map(|x| unary(op, x)).collect(),
             Expression::Binary { op, left, right } => {

@@ -78,6 +78,32 @@ pub(super) fn element_index(map: &[Coord], extents: &[usize], axes: &[usize]) ->
     terms(-1).map(term).fold(sum.join(" + "), |sum, term| format!("{sum} - {term}"))
 }
 
+/// Four elements of a tensor, at adjacent indices of an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FourElements {
+    /// They are one vector in memory.
+    Vector,
+    /// They are the same element.
+    Same,
+}
+
+/// Returns where the elements are that a kernel reads of a tensor at four indices of an axis, the
+/// first of which is a multiple of four, if they are one vector or the same element.
+pub(super) fn four_elements(map: &[Coord], extents: &[usize], axes: &[usize], axis: usize) -> Option<FourElements> {
+    let strides = strides(map, extents, axes.len());
+    if strides[axis] == 0 {
+        return Some(FourElements::Same);
+    }
+    let (mut first, mut stride) = (0, 1);
+    for (coord, &extent) in map.iter().zip(extents).rev() {
+        first += stride * coord.offset;
+        stride *= extent;
+    }
+    let others = (0..axes.len()).filter(|&other| other != axis && axes[other] != 1);
+    let mut starts = others.map(|other| strides[other]).chain([first as isize, stride as isize]);
+    (strides[axis] == 1 && starts.all(|start| start % 4 == 0)).then_some(FourElements::Vector)
+}
+
 /// Returns the distance in memory between the elements of a tensor at two adjacent indices of each
 /// axis.
 fn strides(map: &[Coord], extents: &[usize], n_axes: usize) -> Vec<isize> {

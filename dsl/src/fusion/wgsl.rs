@@ -7,6 +7,9 @@
 //! | *flat* | without reductions | one for each element |
 //! | *rows* | with reductions over the same axes | a workgroup for each index of the other axes |
 //!
+//! If a flat kernel has many elements, a thread reads and writes four of them at once where they
+//! are one vector in memory.
+//!
 //! A *row* is the set of elements with the same index along the axes that are kept. The threads of
 //! its workgroup take its elements in turns, and combine what each of them has reduced in a tree of
 //! fixed order in workgroup memory. Then all threads have the result. Stages that read it run in a
@@ -33,7 +36,7 @@
 
 use super::access::{varies_along, viewed};
 use super::shader_functions::{FOLDED, RANDOM, ShaderFunctions};
-use super::shader_memory::{MemoryPlaces, element_index, joined_axes};
+use super::shader_memory::{FourElements, MemoryPlaces, element_index, four_elements, joined_axes};
 use super::{AxisSet, Coord, FusedKernel, KernelInput, KernelStage, StageSource, StageWork};
 use crate::ir::{Graph, Node, Op, Value};
 use crate::ops::attributes::IndexRange;
@@ -51,6 +54,10 @@ const MANY_ELEMENTS: usize = 1 << 16;
 
 /// The elements of a workgroup if there are many.
 const OF_WORKGROUP: usize = 2048;
+
+/// The largest number of operations of a kernel that reads and writes four elements at once, and
+/// repeats the operations for each of them.
+const MAX_OPERATIONS_OF_FOUR: usize = 16;
 
 /// The number of workgroups along one axis that every device supports.
 ///
@@ -318,6 +325,8 @@ struct ShaderPrinter<'a> {
     levels: Vec<usize>,
     functions: ShaderFunctions,
     can_fail: bool,
+    /// The tensors that are arrays of vectors of four elements.
+    vectors: Vec<Value>,
     /// The lines of the entry point.
     body: String,
     indentation: usize,
@@ -386,6 +395,7 @@ impl<'a> ShaderPrinter<'a> {
             levels,
             functions: ShaderFunctions::default(),
             can_fail: false,
+            vectors: Vec::new(),
             body: String::new(),
             indentation: 1,
             n_steps: 0,
@@ -409,6 +419,9 @@ impl<'a> ShaderPrinter<'a> {
         let n = self.extent(all);
         if n == 0 {
             return Err(NotPrinted::NoElements);
+        }
+        if let Some(inputs) = self.inputs_in_fours() {
+            return self.print_fours(&inputs);
         }
         let (threads, at_once) = match self.places {
             Some(_) => (THREADS[1], n.max(THREADS[1] + 1)),
@@ -443,6 +456,107 @@ impl<'a> ShaderPrinter<'a> {
             self.line(format_args!("}}"));
         }
         Ok([n.div_ceil(at_once), threads])
+    }
+
+    /// Returns how a flat kernel of many elements reads each input at four indices of the last
+    /// axis, if all tensors can be read and written so.
+    fn inputs_in_fours(&self) -> Option<Vec<FourElements>> {
+        let (graph, kernel) = (self.graph, self.kernel);
+        let all = AxisSet::first(kernel.axes.len());
+        let axis = (0..self.axes.len()).rev().find(|&axis| self.axes[axis] != 1)?;
+        let is_large = self.extent(all) >= MANY_ELEMENTS && self.axes[axis].is_multiple_of(4);
+        if self.places.is_some() || !is_large || kernel.stages.len() > MAX_OPERATIONS_OF_FOUR {
+            return None;
+        }
+        let is_word = |value: Value| !graph.ty(value).element().dtype.is_half();
+        let can_repeat = |stage: &KernelStage| {
+            stage.work == StageWork::Map && !op_of(graph, stage).can_fail(function_dtype(graph, graph.node(stage.node)))
+        };
+        let has_all_axes = |&stage: &usize| {
+            let mut missing = all.without(kernel.stages[stage].along).iter();
+            missing.all(|axis| self.axes[axis] == 1)
+        };
+        if !self.bindings.iter().all(|&v| is_word(v))
+            || !kernel.stages.iter().all(can_repeat)
+            || !kernel.outputs.iter().all(has_all_axes)
+        {
+            return None;
+        }
+        let read = |input: &KernelInput| {
+            let shape = graph.ty(input.value).element().shape.known().expect("the shapes are known");
+            four_elements(input.map.as_ref()?, &shape, &self.axes, axis)
+        };
+        let inputs: Vec<FourElements> = kernel.inputs.iter().map(read).collect::<Option<_>>()?;
+        // A binding has one type.
+        let is_vector = |value: Value| {
+            let mut of_value = kernel.inputs.iter().zip(&inputs).filter(move |(input, _)| input.value == value);
+            let first = of_value.next().map(|(_, read)| *read);
+            of_value.all(|(_, read)| Some(*read) == first)
+        };
+        kernel.inputs.iter().all(|input| is_vector(input.value)).then_some(inputs)
+    }
+
+    /// Prints a thread for each four elements. Returns the number of workgroups, and of threads of
+    /// each.
+    fn print_fours(&mut self, inputs: &[FourElements]) -> Result<[usize; 2], NotPrinted> {
+        let kernel = self.kernel;
+        let all = AxisSet::first(kernel.axes.len());
+        let (n, threads) = (self.extent(all), THREADS[1]);
+        let at_once = OF_WORKGROUP / 4;
+        self.line(format_args!("let first = (group.x + group.y * {MAX_WORKGROUPS}u) * {at_once}u;"));
+        self.line(format_args!("let end = min(first + {at_once}u, {}u);", n / 4));
+        self.line(format_args!("for (var four = first + thread; four < end; four += {threads}u) {{"));
+        self.indentation += 1;
+        self.line(format_args!("let i = four * 4u;"));
+        self.unravel("i", all);
+        for (i, read) in inputs.iter().enumerate() {
+            match read {
+                FourElements::Same => self.load(i),
+                FourElements::Vector => {
+                    let input = &kernel.inputs[i];
+                    let map = input.map.as_ref().expect("a vector is read by element");
+                    let extents = self.graph.ty(input.value).element().shape.known().expect("the shapes are known");
+                    let index = element_index(map, &extents, &self.axes);
+                    self.line(format_args!("let v{i} = t{}[({index}) / 4u];", self.binding(input.value)));
+                    self.vectors.push(input.value);
+                }
+            }
+        }
+        for o in 0..kernel.outputs.len() {
+            let value = kernel.output(self.graph, o);
+            let dtype = self.graph.ty(value).element().dtype;
+            let ty = memory_type(dtype).ok_or(NotPrinted::Type(dtype))?;
+            self.line(format_args!("var w{o} = vec4<{ty}>();"));
+            self.vectors.push(value);
+        }
+        for component in ["x", "y", "z", "w"] {
+            self.line(format_args!("{{"));
+            self.indentation += 1;
+            for (i, read) in inputs.iter().enumerate() {
+                if *read == FourElements::Vector {
+                    let dtype = self.graph.ty(kernel.inputs[i].value).element().dtype;
+                    let value = self.loaded(format!("v{i}.{component}"), dtype);
+                    self.line(format_args!("let x{i} = {value};"));
+                }
+            }
+            for s in 0..kernel.stages.len() {
+                self.stage(s)?;
+            }
+            for (o, &stage) in kernel.outputs.iter().enumerate() {
+                let value = self.in_memory(stage);
+                self.line(format_args!("w{o}.{component} = {value};"));
+            }
+            self.indentation -= 1;
+            self.line(format_args!("}}"));
+        }
+        for (o, &stage) in kernel.outputs.iter().enumerate() {
+            let index = self.index_along(kernel.stages[stage].along);
+            let binding = self.binding(kernel.output(self.graph, o));
+            self.line(format_args!("t{binding}[({index}) / 4u] = w{o};"));
+        }
+        self.indentation -= 1;
+        self.line(format_args!("}}"));
+        Ok([n.div_ceil(OF_WORKGROUP), threads])
     }
 
     /// Prints functions of the elements of a product.
@@ -851,6 +965,7 @@ impl<'a> ShaderPrinter<'a> {
         for (i, &value) in self.bindings.iter().enumerate() {
             let dtype = self.graph.ty(value).element().dtype;
             let ty = memory_type(dtype).ok_or(NotPrinted::Type(dtype))?;
+            let ty = if self.vectors.contains(&value) { format!("vec4<{ty}>") } else { ty.to_owned() };
             let access = if i < n_inputs { "read" } else { "read_write" };
             code += &format!("@group(0) @binding({i}) var<storage, {access}> t{i}: array<{ty}>;\n");
         }

@@ -10,8 +10,10 @@
 //!   the same memory.
 //! - A **loop** that the host drives: a chunk of iterations is recorded, each under the guard of
 //!   its predicate, which is computed under the guard of the iteration before. The host keeps the
-//!   state after each of them. It records the next chunk, reads back how many iterations of the
-//!   first one have run, and takes the state after these.
+//!   state after each of them. It records the next chunk until the device has done the first one,
+//!   reads back how many iterations of that have run, and takes the state after these. Chunks are
+//!   short at first, so that the device begins early and few iterations are recorded in vain, and
+//!   the last one ends where the loop ended in the last run.
 //! - A **loop inside** of such a branch or loop: its state is in registers of the device, to which
 //!   each iteration copies. If it needs more iterations than are recorded, it is *stuck*: all that
 //!   follows is dead, and the host runs the iteration around it by itself.
@@ -42,8 +44,12 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The number of iterations that are recorded first if nothing is known of a loop.
+/// The number of iterations of the first chunk if nothing is known of a loop.
 const FIRST_ITERATIONS: usize = 4;
+
+/// The number of iterations of the first chunk if the loop has run before. The device begins to
+/// work after them, and few are recorded in vain if the loop ends earlier than before.
+const FIRST_KNOWN_ITERATIONS: usize = 16;
 
 /// The largest number of iterations of a chunk.
 const MAX_ITERATIONS: usize = 64;
@@ -318,6 +324,33 @@ struct Opening<'a> {
     progress: [u32; 2],
 }
 
+/// The lengths of the chunks of a loop: they double, and end where the loop is expected to end.
+struct ChunkLengths {
+    /// The number of predicates that the host expects to be computed but has not recorded, or 0 if
+    /// it expects nothing.
+    n_expected: usize,
+    next: usize,
+    /// Whether the loop is expected to end in the chunk whose length was last returned.
+    may_end: bool,
+}
+
+impl ChunkLengths {
+    /// Begins with the number of predicates of the last run, or 0.
+    fn new(n_expected: usize) -> ChunkLengths {
+        let next = if n_expected == 0 { FIRST_ITERATIONS } else { FIRST_KNOWN_ITERATIONS };
+        ChunkLengths { n_expected, next, may_end: false }
+    }
+
+    fn next(&mut self) -> usize {
+        let is_expected = self.n_expected > 0;
+        let length = if is_expected { self.next.min(self.n_expected) } else { self.next };
+        self.next = (2 * self.next).min(MAX_ITERATIONS);
+        self.n_expected = self.n_expected.saturating_sub(length);
+        self.may_end = is_expected && self.n_expected == 0;
+        length
+    }
+}
+
 /// Iterations of a loop recorded ahead.
 struct Chunk {
     /// The state before the first iteration, and after each of them.
@@ -326,7 +359,10 @@ struct Chunk {
     guard: Option<Guard>,
     /// Whether it ended before an iteration that cannot be recorded ahead.
     is_cut: bool,
-    progress: CheckedReadback,
+    /// The words that tell the outcome, until they have been read.
+    progress: Option<CheckedReadback>,
+    /// The outcome, if it is known.
+    outcome: Option<Result<ChunkOutcome>>,
 }
 
 /// The fate of the iterations of a chunk.
@@ -488,25 +524,20 @@ impl<'a> ProgramRun<'a> {
         captures: &[GpuValue],
     ) -> Result<Vec<GpuValue>> {
         // The iterations of the last run, and the predicate that ended it.
-        let expected = looped.expected.load(Ordering::Relaxed) as usize;
-        let mut length = if expected == 0 { FIRST_ITERATIONS } else { expected.min(MAX_ITERATIONS) };
-        let mut may_end = (1..=MAX_ITERATIONS).contains(&expected);
+        let mut lengths = ChunkLengths::new(looped.expected.load(Ordering::Relaxed) as usize);
         let (mut n_trips, mut n_vain) = (0, 0);
         while n_vain < MAX_VAIN_CHUNKS {
-            let mut chunk = self.chunk(looped, state, captures, length, None).await?;
+            let mut chunk = self.first_chunk(looped, state, captures, lengths.next(), None).await?;
             let stopped_after = loop {
                 let n_recorded = chunk.states.len() - 1;
                 let last = chunk.states[n_recorded].clone();
-                length = (2 * length).min(MAX_ITERATIONS);
                 // Recorded while the device works on the chunk before.
-                let next = match chunk.is_cut || may_end {
-                    true => None,
-                    false => Some(self.chunk(looped, last.clone(), captures, length, chunk.guard.clone()).await),
+                let next = match chunk.is_cut || lengths.may_end {
+                    true => Ok(None),
+                    false => self.chunk_after(&mut chunk, looped, captures, lengths.next()).await,
                 };
                 // An error of the next chunk matters only if this one has neither failed nor ended.
-                self.guard = None;
-                may_end = false;
-                match self.outcome(chunk.progress, n_recorded, chunk.is_cut).await? {
+                match self.outcome(&mut chunk).await? {
                     ChunkOutcome::Ended(n) => {
                         looped.expect_trips(n_trips + n);
                         return Ok(chunk.states.swap_remove(n));
@@ -518,16 +549,16 @@ impl<'a> ProgramRun<'a> {
                     }
                     ChunkOutcome::Completed => {
                         (n_trips, n_vain) = (n_trips + n_recorded, 0);
-                        chunk = match next {
-                            Some(next) => next?,
-                            None => self.chunk(looped, last, captures, length, chunk.guard).await?,
+                        chunk = match next? {
+                            Some(next) => next,
+                            None => self.first_chunk(looped, last, captures, lengths.next(), chunk.guard).await?,
                         };
                     }
                 }
             };
             n_vain = if stopped_after == 0 { n_vain + 1 } else { 0 };
             n_trips += stopped_after + 1;
-            length = FIRST_ITERATIONS;
+            lengths = ChunkLengths::new(0);
             if !self.iterate(looped, &mut state, captures).await? {
                 looped.expect_trips(n_trips - 1);
                 return Ok(state);
@@ -536,22 +567,79 @@ impl<'a> ProgramRun<'a> {
         self.repeat_while(looped, n_trips, state, captures).await
     }
 
-    /// Records a chunk of at most `length` iterations, after those of the chunk before if its guard
-    /// is given.
+    /// Records a chunk of at most `length` iterations. If there were iterations before, their
+    /// outcome is known, and they have left the given guard.
+    async fn first_chunk(
+        &mut self,
+        looped: &'a LoopProgram,
+        state: Vec<GpuValue>,
+        captures: &[GpuValue],
+        length: usize,
+        guard: Option<Guard>,
+    ) -> Result<Chunk> {
+        let chunk = self.chunk(looped, state, captures, length, guard, None).await?;
+        Ok(chunk.expect("only the outcome of a chunk before ends the recording"))
+    }
+
+    /// Records a chunk of at most `length` iterations after those of another one, unless the device
+    /// has meanwhile found that these do not complete.
+    async fn chunk_after(
+        &mut self,
+        before: &mut Chunk,
+        looped: &'a LoopProgram,
+        captures: &[GpuValue],
+        length: usize,
+    ) -> Result<Option<Chunk>> {
+        let state = before.states.last().expect("a chunk has a first state").clone();
+        let guard = before.guard.clone();
+        self.chunk(looped, state, captures, length, guard, Some(before)).await
+    }
+
+    /// Records a chunk under a guard; see [`Self::first_chunk`] and [`Self::chunk_after`].
     async fn chunk(
         &mut self,
         looped: &'a LoopProgram,
         state: Vec<GpuValue>,
         captures: &[GpuValue],
         length: usize,
-        after: Option<Guard>,
-    ) -> Result<Chunk> {
+        guard: Option<Guard>,
+        before: Option<&mut Chunk>,
+    ) -> Result<Option<Chunk>> {
         let progress = self.new_progress()?;
         // A condition of another chunk may have a loop of its own.
         let outer = self.rows.progress.replace(progress.clone());
-        self.guard = after;
+        self.guard = guard;
+        let recorded = self.record_chunk(looped, state, captures, length, before).await;
+        let guard = self.guard.take();
+        self.rows.progress = outer;
+        let Some((states, is_cut)) = recorded? else { return Ok(None) };
+        let progress = Some(self.begin_download(&[(&progress, &TensorType::new(DType::U32, [2]))])?);
+        Ok(Some(Chunk { states, guard, is_cut, progress, outcome: None }))
+    }
+
+    /// Records the iterations of a chunk under the current guard. Returns the states, and whether
+    /// the next iteration cannot be recorded ahead.
+    async fn record_chunk(
+        &mut self,
+        looped: &'a LoopProgram,
+        state: Vec<GpuValue>,
+        captures: &[GpuValue],
+        length: usize,
+        mut before: Option<&mut Chunk>,
+    ) -> Result<Option<(Vec<Vec<GpuValue>>, bool)>> {
         let (mut states, mut is_cut, mut n_bytes) = (vec![state], false, 0);
         while states.len() <= length && n_bytes <= MAX_CHUNK_BYTES && !self.has_many_checks() {
+            if let Some(chunk) = &mut before
+                && self.has_outcome(chunk).await
+            {
+                if !matches!(chunk.outcome, Some(Ok(ChunkOutcome::Completed))) {
+                    // These iterations do nothing, so their checks do not fail. All earlier checks
+                    // are those of the chunk before.
+                    self.forget_checks();
+                    return Ok(None);
+                }
+                before = None;
+            }
             let before = states.last().expect("a chunk has a first state");
             self.begin_iteration(looped.node).await?;
             self.rows.n_inner = 0;
@@ -571,10 +659,7 @@ impl<'a> ProgramRun<'a> {
             }
         }
         self.recorder.check()?;
-        let guard = self.guard.take();
-        self.rows.progress = outer;
-        let progress = self.begin_download(&[(&progress, &TensorType::new(DType::U32, [2]))])?;
-        Ok(Chunk { states, guard, is_cut, progress })
+        Ok(Some((states, is_cut)))
     }
 
     /// Records an iteration of a chunk, the `number`th from 1 on. Returns the state after it, and
@@ -621,8 +706,20 @@ impl<'a> ProgramRun<'a> {
         if predicate.known().is_some() { Err(not_ahead()) } else { Ok(predicate) }
     }
 
+    /// Returns whether the outcome of a chunk is known, or can be known without waiting. Then notes
+    /// it.
+    async fn has_outcome(&self, chunk: &mut Chunk) -> bool {
+        if chunk.progress.as_ref().is_some_and(|progress| progress.has_arrived(self.recorder)) {
+            chunk.outcome = Some(self.outcome(chunk).await);
+        }
+        chunk.outcome.is_some()
+    }
+
     /// Waits for the outcome of a chunk.
-    async fn outcome(&self, progress: CheckedReadback, n_recorded: usize, is_cut: bool) -> Result<ChunkOutcome> {
+    async fn outcome(&self, chunk: &mut Chunk) -> Result<ChunkOutcome> {
+        let Some(progress) = chunk.progress.take() else {
+            return chunk.outcome.take().expect("the outcome is noted when it has been read");
+        };
         let progress = self.end_download(progress).await?;
         let &[n_begun, mark] = progress[0].data::<u32>() else { panic!("the progress has two words") };
         let n_begun = n_begun as usize;
@@ -630,7 +727,7 @@ impl<'a> ProgramRun<'a> {
             ENDED => ChunkOutcome::Ended(n_begun),
             // It may be stuck in the predicate after the last iteration, which then runs again.
             STUCK => ChunkOutcome::Stopped(n_begun.saturating_sub(1)),
-            _ if is_cut => ChunkOutcome::Stopped(n_recorded),
+            _ if chunk.is_cut => ChunkOutcome::Stopped(chunk.states.len() - 1),
             _ => ChunkOutcome::Completed,
         })
     }

@@ -13,6 +13,7 @@ pub(super) const FIRST_OCCURRENCES: &str = include_str!("../../../shaders/first_
 pub(super) const GUARD: &str = include_str!("../../../shaders/guard.wgsl");
 pub(super) const LIST_RESTORE: &str = include_str!("../../../shaders/list_restore.wgsl");
 pub(super) const MATMUL: &str = include_str!("../../../shaders/matmul.wgsl");
+pub(super) const PRODUCT_BLOCKS: &str = include_str!("../../../shaders/product_blocks.wgsl");
 pub(super) const PRODUCT_REGISTERS: &str = include_str!("../../../shaders/product_registers.wgsl");
 pub(super) const PRODUCT_TILED: &str = include_str!("../../../shaders/product_tiled.wgsl");
 pub(super) const PRODUCT_VECTOR: &str = include_str!("../../../shaders/product_vector.wgsl");
@@ -181,7 +182,7 @@ const Y = vec3<u32>(1u, 3u, 3u); const STRIDES = vec3<u32>(1u, 1u, 1u); const PA
 const DILATION = vec3<u32>(1u, 1u, 1u);
 ";
         let windows = [prim::CONV, prim::CONV_INPUT_GRAD, prim::CONV_WEIGHT_GRAD].map(|op| convolution(op, constants));
-        for kernel in [PRODUCT_REGISTERS, PRODUCT_TILED, PRODUCT_VECTOR] {
+        for kernel in [PRODUCT_BLOCKS, PRODUCT_REGISTERS, PRODUCT_TILED, PRODUCT_VECTOR] {
             all.push(product(kernel, MATMUL, false, PLAIN_PRODUCT));
             all.extend(windows.iter().map(|operands| product(kernel, operands, true, PLAIN_PRODUCT)));
         }

@@ -1,6 +1,6 @@
 //! Products of matrices and convolutions: the kernels, the choice of one, and what it is given.
 
-use super::handwritten::{self, MATMUL, PRODUCT_REGISTERS, PRODUCT_TILED, PRODUCT_VECTOR};
+use super::handwritten::{self, MATMUL, PRODUCT_BLOCKS, PRODUCT_REGISTERS, PRODUCT_TILED, PRODUCT_VECTOR};
 use super::lower::groups;
 use anabranch_dsl::ir::Value;
 use anabranch_dsl::ops::attributes::Conv;
@@ -10,8 +10,10 @@ use std::fmt::Write;
 /// A kernel of products. A product of few columns is that of few rows, transposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProductShader {
-    /// Each thread reads its operands from memory: for software drivers and small products.
+    /// Each thread reads its operands from memory: for small products.
     Registers,
+    /// The same with more elements for each thread: for large products on software drivers.
+    Blocks,
     /// The threads of a workgroup share what they read: for large products on hardware.
     Tiled,
     /// The threads of a workgroup divide the depth: for few rows.
@@ -29,6 +31,10 @@ const LONG: usize = 128;
 /// The smallest depth that is divided over threads if the result has few elements.
 const DEEP: usize = 1024;
 
+/// The number of multiplications of a matrix from which on a software driver computes in blocks. It
+/// takes two seconds longer to compile them.
+const MANY_MULTIPLICATIONS: usize = 1 << 22;
+
 impl ProductShader {
     /// Returns the kernel for a product of `m` rows, `n` columns and depth `k`.
     pub(super) fn choose([m, n, k]: [usize; 3], is_software: bool) -> ProductShader {
@@ -37,6 +43,8 @@ impl ProductShader {
             if m <= n { ProductShader::FewRows } else { ProductShader::FewColumns }
         } else if m.min(n) > 32 && k >= 16 && !is_software {
             ProductShader::Tiled
+        } else if m > 8 && n > 32 && m * n * k >= MANY_MULTIPLICATIONS && is_software {
+            ProductShader::Blocks
         } else {
             ProductShader::Registers
         }
@@ -57,6 +65,7 @@ impl ProductShader {
     fn kernel(self) -> (&'static str, [usize; 2]) {
         match self {
             ProductShader::Registers => (PRODUCT_REGISTERS, [32, 32]),
+            ProductShader::Blocks => (PRODUCT_BLOCKS, [16, 64]),
             ProductShader::Tiled => (PRODUCT_TILED, [64, 64]),
             ProductShader::FewRows | ProductShader::FewColumns => (PRODUCT_VECTOR, [FEW, 8]),
         }
@@ -209,16 +218,23 @@ mod tests {
     use anabranch_dsl::{DType, HostTensor};
     use std::sync::Arc;
 
-    const KERNELS: [ProductShader; 4] =
-        [ProductShader::Registers, ProductShader::Tiled, ProductShader::FewRows, ProductShader::FewColumns];
+    const KERNELS: [ProductShader; 5] = [
+        ProductShader::Registers,
+        ProductShader::Blocks,
+        ProductShader::Tiled,
+        ProductShader::FewRows,
+        ProductShader::FewColumns,
+    ];
 
     #[test]
     fn the_sizes_and_the_driver_choose_the_kernel() {
-        use ProductShader::{FewColumns, FewRows, Registers, Tiled};
+        use ProductShader::{Blocks, FewColumns, FewRows, Registers, Tiled};
         for (sizes, on_hardware, in_software) in [
-            ([512, 512, 512], Tiled, Registers),
+            ([512, 512, 512], Tiled, Blocks),
+            ([128, 128, 128], Tiled, Registers),
             ([33, 4096, 16], Tiled, Registers),
-            ([32, 4096, 512], Registers, Registers),
+            ([32, 4096, 512], Registers, Blocks),
+            ([4096, 32, 512], Registers, Registers),
             ([512, 512, 8], Registers, Registers),
             ([1, 1000, 512], FewRows, Registers),
             ([1000, 4, 128], FewColumns, FewColumns),

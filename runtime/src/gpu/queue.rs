@@ -674,6 +674,11 @@ impl CommandRecorder {
         Ok(Readback { copies: copies.into_iter().map(with_map).collect(), submission })
     }
 
+    /// Returns whether the device has made the copies of tensors, or never will.
+    pub(super) fn has_arrived(&self, readback: &Readback) -> bool {
+        readback.submission.as_ref().is_none_or(|submission| self.is_done(submission, Some(Duration::ZERO)))
+    }
+
     /// Waits for copies of tensors.
     pub(super) async fn end_download(&self, readback: Readback) -> Result<Vec<HostTensor>> {
         let mut downloaded = Vec::new();

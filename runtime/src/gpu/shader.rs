@@ -21,9 +21,57 @@ pub(super) struct CompiledShader {
 /// The shaders compiled for a device, by their text.
 #[derive(Debug, Default)]
 pub(super) struct ShaderCache {
-    /// A shader is dropped with the last program that runs it.
-    compiled: Mutex<HashMap<String, Weak<CompiledShader>>>,
+    compiled: Mutex<CompiledShaders>,
     file: Option<ShaderFile>,
+}
+
+#[derive(Debug, Default)]
+struct CompiledShaders {
+    /// A shader is dropped with the last program that runs it.
+    by_text: HashMap<String, Weak<CompiledShader>>,
+    /// The layouts of shaders, which they share: a change of the layout between two dispatches is
+    /// work for wgpu and the driver.
+    layouts: HashMap<LayoutKey, ShaderLayout>,
+}
+
+/// What the layout of a shader depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct LayoutKey {
+    n_inputs: usize,
+    n_outputs: usize,
+    has_parameters: bool,
+}
+
+#[derive(Clone, Debug)]
+struct ShaderLayout {
+    group: wgpu::BindGroupLayout,
+    pipeline: wgpu::PipelineLayout,
+}
+
+impl ShaderLayout {
+    fn new(device: &wgpu::Device, key: LayoutKey) -> ShaderLayout {
+        let entries: Vec<wgpu::BindGroupLayoutEntry> = (0..key.n_inputs + key.n_outputs)
+            .map(|i| wgpu::BindGroupLayoutEntry {
+                binding: i as u32,
+                visibility: wgpu::ShaderStages::COMPUTE,
+                ty: wgpu::BindingType::Buffer {
+                    ty: wgpu::BufferBindingType::Storage { read_only: i < key.n_inputs },
+                    has_dynamic_offset: false,
+                    min_binding_size: None,
+                },
+                count: None,
+            })
+            .collect();
+        let group =
+            device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries });
+        let pipeline = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label: None,
+            bind_group_layouts: &[Some(&group)],
+            // wgpu sets all of them to zero when the layout changes.
+            immediate_size: if key.has_parameters { IMMEDIATES } else { 0 },
+        });
+        ShaderLayout { group, pipeline }
+    }
 }
 
 /// A file of shaders that a driver has compiled.
@@ -97,40 +145,24 @@ impl ShaderCache {
         [n_inputs, n_outputs]: [usize; 2],
     ) -> Result<Arc<CompiledShader>> {
         let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(shader) = compiled.get(&code).and_then(Weak::upgrade) {
+        if let Some(shader) = compiled.by_text.get(&code).and_then(Weak::upgrade) {
             return Ok(shader);
         }
-        compiled.retain(|_, shader| shader.strong_count() > 0);
+        compiled.by_text.retain(|_, shader| shader.strong_count() > 0);
         let filters = [wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::Validation];
         let scopes = filters.map(|filter| device.push_error_scope(filter));
         let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
             label: None,
             source: wgpu::ShaderSource::Wgsl(code.as_str().into()),
         });
-        let entries: Vec<wgpu::BindGroupLayoutEntry> = (0..n_inputs + n_outputs)
-            .map(|i| wgpu::BindGroupLayoutEntry {
-                binding: i as u32,
-                visibility: wgpu::ShaderStages::COMPUTE,
-                ty: wgpu::BindingType::Buffer {
-                    ty: wgpu::BufferBindingType::Storage { read_only: i < n_inputs },
-                    has_dynamic_offset: false,
-                    min_binding_size: None,
-                },
-                count: None,
-            })
-            .collect();
-        let layout =
-            device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries });
-        let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
-            label: None,
-            bind_group_layouts: &[Some(&layout)],
-            immediate_size: IMMEDIATES,
-        });
+        let key = LayoutKey { n_inputs, n_outputs, has_parameters: code.contains("var<immediate>") };
+        let kept = compiled.layouts.get(&key).cloned();
+        let layout = kept.unwrap_or_else(|| ShaderLayout::new(device, key));
         let compilation_options =
             wgpu::PipelineCompilationOptions { zero_initialize_workgroup_memory: false, ..Default::default() };
         let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: None,
-            layout: Some(&pipeline_layout),
+            layout: Some(&layout.pipeline),
             module: &module,
             entry_point: Some("main"),
             compilation_options,
@@ -142,8 +174,9 @@ impl ShaderCache {
             let message = format!("the driver does not accept a shader: {error}\n{code}");
             return Err(Diagnostic::new(message).of_kind(ErrorKind::Internal));
         }
-        let shader = Arc::new(CompiledShader { pipeline, layout });
-        compiled.insert(code, Arc::downgrade(&shader));
+        let shader = Arc::new(CompiledShader { pipeline, layout: layout.group.clone() });
+        compiled.layouts.insert(key, layout);
+        compiled.by_text.insert(code, Arc::downgrade(&shader));
         Ok(shader)
     }
 }
