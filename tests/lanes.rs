@@ -175,10 +175,8 @@ fn a_loop_that_declines_leaves_nothing_for_its_gradient() {
         (gradients(y.sum(), xs), y)
     };
     // One lane goes on for long.
-    for long in [0, 299] {
-        let n: Vec<i32> = (0..300).map(|i| if i == long { 17_000 } else { i % 7 }).collect();
-        agree(f, (numbers(300), n), 2);
-    }
+    let n: Vec<i32> = (0..300).map(|i| if i == 299 { 17_000 } else { i % 7 }).collect();
+    agree(f, (numbers(300), n), 2);
 }
 
 #[test]

@@ -21,14 +21,16 @@
 //!
 //! **Saved values.** What the iterations push to a stack stays in the lanes' own stacks
 //! ([`LaneSegments`](crate::cpu::memory::segments::LaneSegments)), from which a backward loop in
-//! lanes pops it again. Only instructions outside of lanes need it as one stack.
+//! lanes pops it again. Only instructions outside of lanes need it as one stack. The numbers of
+//! elements on the stacks are rows ([`depths`]).
 //!
 //! **Tensors.** Vectors and matrices of a few elements are numbers here: the graph was scalarized
-//! (`dsl/src/passes/scalarize.rs`). What iterations add to elements of a larger tensor is recorded
-//! ([`additions`]), and added when all have ended.
+//! (`dsl/src/passes/scalarize.rs`). What iterations add to elements of a larger tensor is pushed to
+//! stacks ([`additions`]), and added when all have ended.
 //!
 //! **Native code.** Where the processor has AVX-512 or AVX2, loops and runs of operations that work
-//! on numbers alone are [native code](code), which keeps values in registers.
+//! on numbers alone are [native code](code), which keeps values in registers. Where its stacks need
+//! more memory, the block runs again without it, and later blocks have that memory before.
 //!
 //! Invariants:
 //!

@@ -9,8 +9,8 @@
 //! program in native code goes through the lanes of a block, one vector after the other, and loads
 //! and stores only what other operations need. A loop whose body works on numbers is such a part:
 //! a vector stays in its loop until the last of its lanes has left. So are at least two operations
-//! in a row. They read elements of tensors, and of elements of lists, at any places. Other
-//! operations on tensors, lists and stacks stay between the parts.
+//! in a row. They read elements of tensors, and of elements of lists, at any places, push to the
+//! lanes' stacks and pop from them. Other operations on tensors and lists stay between the parts.
 //!
 //! A step of a loop mostly waits for the one before it, so two vectors go through a loop together
 //! where there are registers for both.
@@ -27,7 +27,7 @@
 //! - C2. Code accesses rows only at lanes of the block, rounded up to a whole vector, for which
 //!   rows have memory. It changes elements of active lanes, and those of other lanes only in rows
 //!   that are used within one basic block. It reads elements of tensors only at places that it has
-//!   compared with their number.
+//!   compared with their number, and accesses stacks only at depths for which they have room.
 //! - C3. The code lives as long as the program and is immutable.
 //! - C4. A loop in native code looks at whether to stop at least each thousand repetitions. It
 //!   declines if few lanes of a vector go on for long, as others may wait to fail.
