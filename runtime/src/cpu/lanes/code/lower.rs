@@ -13,7 +13,7 @@
 use super::liveness::{RowLiveness, Rows};
 use super::scalar::{Functions, has_eight_bytes, is_supported};
 use super::steps::{
-    CodeStep, CodeSteps, Lifetime, RegisterGroup, StackElement, StepTarget, ValueId, VectorAccess, VectorPart,
+    CodeStep, CodeSteps, LaneElement, Lifetime, RegisterGroup, StepTarget, ValueId, VectorAccess, VectorPart,
     VectorStep,
 };
 use super::{CodeSource, LaneBody, LaneCount, LaneInstructions, LoopBlocks};
@@ -405,7 +405,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// Returns an element of a stack, after a step that finds it.
-    fn stack_element(&mut self, stack: u16, at: StackPlace, size: usize, access: VectorAccess) -> Option<StackElement> {
+    fn stack_element(&mut self, stack: u16, at: StackPlace, size: usize, access: VectorAccess) -> Option<LaneElement> {
         let depth = self.read(at.depth)?;
         let group = self.groups.iter().position(|group| group.depth == at.depth).unwrap_or_else(|| {
             self.groups.push(StackGroup { depth: at.depth, min_room: 0 });
@@ -422,16 +422,7 @@ impl<'a> Lowering<'a> {
             self.stacks.push(UsedStack { of_program: stack, group, size });
             self.stacks.len() - 1
         });
-        Some(StackElement {
-            stack: u16::try_from(index).ok()?,
-            group,
-            part,
-            size,
-            depth,
-            above: at.above,
-            mask,
-            access,
-        })
+        Some(LaneElement { stack: u16::try_from(index).ok()?, group, part, size, depth, above: at.above, mask, access })
     }
 
     /// Returns the place of the element of a tensor to which lanes add.

@@ -138,12 +138,12 @@ pub(super) enum CodeStep {
     },
     /// Writes elements of the lanes of the mask to a stack.
     Push {
-        to: StackElement,
+        to: LaneElement,
         src: ValueId,
     },
     /// Reads elements of the lanes of the mask from a stack. Those of others may be any.
     Pop {
-        from: StackElement,
+        from: LaneElement,
         dst: ValueId,
     },
     /// Returns the current lanes with the largest depth.
@@ -179,7 +179,7 @@ pub(super) enum VectorAccess {
 
 /// An element of a stack in each lane.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StackElement {
+pub(super) struct LaneElement {
     /// The stack and its group, by their indices among those of the code.
     pub(super) stack: u16,
     pub(super) group: u16,
@@ -198,7 +198,7 @@ impl CodeStep {
         let part = VectorPart::Second;
         let of = |value: ValueId| values[value.index()];
         let of_element =
-            |element: StackElement| StackElement { part, depth: of(element.depth), mask: of(element.mask), ..element };
+            |element: LaneElement| LaneElement { part, depth: of(element.depth), mask: of(element.mask), ..element };
         match *self {
             CodeStep::Vector(step) => CodeStep::Vector(VectorStep {
                 dst: of(step.dst),

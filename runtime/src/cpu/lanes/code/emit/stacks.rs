@@ -5,7 +5,7 @@
 //! differ, or lanes have moved, the code goes through the lanes one by one.
 
 use super::*;
-use crate::cpu::lanes::code::steps::{StackElement, VectorAccess};
+use crate::cpu::lanes::code::steps::{LaneElement, VectorAccess};
 use crate::cpu::x86::general::{IntegerOp, ShiftOp};
 
 /// Registers for a lane, a place in the memory of a stack, the lanes of the vector and an element,
@@ -20,7 +20,7 @@ const ELEMENT: Gpr = SAVED[3];
 #[derive(Debug)]
 pub(super) struct ApartStep {
     labels: [Label; 2],
-    element: StackElement,
+    element: LaneElement,
     access: StackAccess,
 }
 
@@ -156,7 +156,7 @@ impl Emitter<'_> {
     }
 
     /// Returns the address of the elements of a vector. Jumps if their depths differ.
-    fn elements(&mut self, element: StackElement, access: StackAccess) -> (Address, Label) {
+    fn elements(&mut self, element: LaneElement, access: StackAccess) -> (Address, Label) {
         let [start, back] = [(); 2].map(|()| self.e.label());
         self.e.load(INDEX, memory(self.memory.row(element.group, element.part)));
         self.e.test(INDEX);
@@ -167,7 +167,7 @@ impl Emitter<'_> {
         (Address::Based { base: OTHER, index: Some((INDEX, element.size as u8)), displacement }, back)
     }
 
-    pub(super) fn push(&mut self, to: StackElement, src: ValueId) {
+    pub(super) fn push(&mut self, to: LaneElement, src: ValueId) {
         let (at, back) = self.elements(to, StackAccess::Push(src));
         let [first, second, last] = self.registers.scratch;
         let [result, scratch] = self.registers.scratch_masks;
@@ -216,7 +216,7 @@ impl Emitter<'_> {
         self.e.bind(back);
     }
 
-    pub(super) fn pop(&mut self, from: StackElement, dst: ValueId) {
+    pub(super) fn pop(&mut self, from: LaneElement, dst: ValueId) {
         let (at, back) = self.elements(from, StackAccess::Pop(dst));
         self.load_elements(at, from.size, dst);
         self.e.bind(back);
