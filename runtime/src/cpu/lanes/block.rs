@@ -24,6 +24,7 @@ pub(super) enum Declined {
     /// An iteration failed or the step is to stop, so the loop cannot run in lanes.
     Loop,
     /// Native code needs more memory for stacks. The block can run without it.
+    #[cfg_attr(not(all(feature = "jit", target_arch = "x86_64")), expect(dead_code, reason = "there is no code"))]
     Code,
 }
 
