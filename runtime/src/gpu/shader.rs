@@ -34,7 +34,7 @@ struct CompiledShaders {
     layouts: HashMap<LayoutKey, ShaderLayout>,
 }
 
-/// What the layout of a shader depends on.
+/// The properties of shaders that share a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct LayoutKey {
     n_inputs: usize,

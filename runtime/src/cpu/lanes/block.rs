@@ -120,6 +120,10 @@ pub(super) struct LaneBlock<'a> {
 pub(super) const FEW_LANES: usize = 8;
 const MAX_LONE_ROUNDS: usize = 1 << 14;
 
+/// Stacks may reserve so many bytes for each that is pushed, and any number up to a limit.
+const MAX_WASTE: usize = 8;
+const MIN_LIMIT: usize = 1 << 26;
+
 /// The elements of each lane for which native code first has room on stacks.
 const FIRST_ROOM: usize = 16;
 
@@ -223,18 +227,29 @@ impl<'a> LaneBlock<'a> {
         }
     }
 
+    /// Returns whether stacks with so many more bytes would reserve far more than lanes pushed:
+    /// those of the blocks that have ended, and of this one, by its number of bytes.
+    pub(super) fn is_waste(&self, n_more: usize, n_pushed: usize) -> bool {
+        let reserved = self.inputs.reserved.load(Ordering::Relaxed) + n_more;
+        let pushed = self.inputs.pushed.load(Ordering::Relaxed) + n_pushed;
+        reserved > MIN_LIMIT.max(MAX_WASTE.saturating_mul(pushed))
+    }
+
     /// Makes room on the stacks that native code pushes to: for as many elements as lanes of
-    /// earlier blocks had, and some more.
+    /// earlier blocks had, and some more. Without that room, the block runs without the code, which
+    /// reserves no more than it needs.
     fn make_room_for_code(&mut self) -> Result<(), Declined> {
-        for ((own, known), before) in self.stacks.iter_mut().zip(&self.program.stacks).zip(&self.inputs.depths) {
+        for (i, known) in self.program.stacks.iter().enumerate() {
             if !known.is_in_code || known.part == StackPart::Popped {
                 continue;
             }
-            let needed = match before.load(Ordering::Relaxed) {
+            let needed = match self.inputs.depths[i].load(Ordering::Relaxed) {
                 0 => FIRST_ROOM,
-                before => own.in_advance(before + before / 4 + 1),
+                before => self.stacks[i].in_advance(before + before / 4 + 1),
             };
-            if needed > own.room() {
+            let n_bytes = needed * self.inputs.shape.lanes * known.size;
+            if needed > self.stacks[i].room() && !self.is_waste(n_bytes, 0) {
+                let own = &mut self.stacks[i];
                 let new = own.make_room(needed, 0, &AtomicUsize::new(0), usize::MAX).map_err(|_| Declined::Loop)?;
                 self.inputs.reserved.fetch_add(new, Ordering::Relaxed);
             }

@@ -56,7 +56,7 @@ fn changes(program: &LaneProgram) -> Vec<Option<Vec<BlockChange>>> {
     all
 }
 
-/// What the operations of one basic block do with the stacks of a row.
+/// The operations of one basic block on the stacks of a row.
 #[derive(Clone, Copy, Debug, Default)]
 struct BlockUse {
     /// The operations that are left.
@@ -89,34 +89,7 @@ impl Rewriter<'_> {
         let args = [depth, self.constant(n), depth];
         self.ops.push(LaneOp::Function { f: f.block, checked: None, op: of_integers, dst: depth, args });
     }
-}
-
-/// Gives each stack a row with the number of its elements, and adds the operations that change it.
-pub(super) fn set_depths(program: &mut LaneProgram) {
-    let changes = changes(program);
-    let mut rows: FxHashMap<(&[BlockChange], StackPart), RowId> = FxHashMap::default();
-    for (stack, changes) in program.stacks.iter_mut().zip(&changes) {
-        let mut new_row = || {
-            program.rows.push(RowInfo { size: size_of::<u32>(), start: RowStart::Nothing, is_kept: true });
-            program.rows.len() as RowId - 1
-        };
-        stack.depth = match changes {
-            Some(changes) => *rows.entry((changes, stack.part)).or_insert_with(new_row),
-            None => new_row(),
-        };
-    }
-    let blocks = std::mem::take(&mut program.blocks);
-    let mut rewriter = Rewriter { program, constants: FxHashMap::default(), ops: Vec::new() };
-    let blocks = blocks.into_iter().enumerate().map(|(b, mut block)| {
-        rewriter.block(b, std::mem::take(&mut block.ops), &changes);
-        block.ops = std::mem::take(&mut rewriter.ops);
-        block
-    });
-    let blocks = blocks.collect();
-    rewriter.program.blocks = blocks;
-}
-
-impl Rewriter<'_> {
+    /// Adds the operations of a basic block, with those that change rows.
     fn block(&mut self, b: usize, ops: Vec<LaneOp>, changes: &[Option<Vec<BlockChange>>]) {
         // For each row the operations on its stacks, and for each stack how many there were.
         let mut of_rows: FxHashMap<RowId, BlockUse> = FxHashMap::default();
@@ -175,4 +148,29 @@ fn set_place(op: &mut LaneOp, depth: RowId, above: u32, n: u32) {
     if let LaneOp::Push { at, .. } | LaneOp::Pop { at, .. } | LaneOp::AddLater { at, .. } = op {
         (at.depth, at.above, at.n) = (depth, above, n);
     }
+}
+
+/// Gives each stack a row with the number of its elements, and adds the operations that change it.
+pub(super) fn set_depths(program: &mut LaneProgram) {
+    let changes = changes(program);
+    let mut rows: FxHashMap<(&[BlockChange], StackPart), RowId> = FxHashMap::default();
+    for (stack, changes) in program.stacks.iter_mut().zip(&changes) {
+        let mut new_row = || {
+            program.rows.push(RowInfo { size: size_of::<u32>(), start: RowStart::Nothing, is_kept: true });
+            program.rows.len() as RowId - 1
+        };
+        stack.depth = match changes {
+            Some(changes) => *rows.entry((changes, stack.part)).or_insert_with(new_row),
+            None => new_row(),
+        };
+    }
+    let blocks = std::mem::take(&mut program.blocks);
+    let mut rewriter = Rewriter { program, constants: FxHashMap::default(), ops: Vec::new() };
+    let blocks = blocks.into_iter().enumerate().map(|(b, mut block)| {
+        rewriter.block(b, std::mem::take(&mut block.ops), &changes);
+        block.ops = std::mem::take(&mut rewriter.ops);
+        block
+    });
+    let blocks = blocks.collect();
+    rewriter.program.blocks = blocks;
 }

@@ -17,10 +17,6 @@ use std::sync::atomic::Ordering;
 /// The largest number of bytes of a stack that belongs to the iterations of a block.
 const MAX_OWN_STACK: usize = 1 << 26;
 
-/// Stacks may reserve so many bytes for each that is pushed, and any number up to a limit.
-const MAX_WASTE: usize = 8;
-const MIN_LIMIT: usize = 1 << 26;
-
 /// The indices of elements, one for each lane.
 #[derive(Clone, Copy)]
 enum LaneIndices<'a> {
@@ -441,9 +437,8 @@ impl<'a> LaneBlock<'a> {
         let used = deepest + at.n as usize;
         let before = &inputs.depths[usize::from(stack)];
         let new = own.make_room(needed, used, before, limit).map_err(|_| Declined::Loop)?;
-        let reserved = inputs.reserved.fetch_add(new, Ordering::Relaxed) + new;
-        let pushed = inputs.pushed.load(Ordering::Relaxed) + self.pushed();
-        if reserved > MIN_LIMIT.max(MAX_WASTE.saturating_mul(pushed)) { Err(Declined::Loop) } else { Ok(()) }
+        inputs.reserved.fetch_add(new, Ordering::Relaxed);
+        if self.is_waste(0, self.pushed()) { Err(Declined::Loop) } else { Ok(()) }
     }
 
     /// Writes an element of each active lane to a stack.

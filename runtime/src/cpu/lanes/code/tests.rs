@@ -516,7 +516,7 @@ fn check_stacks(types: &[DType], limit: CodeVectors) {
             let before: Vec<Vec<u8>> = stacks.iter().map(|stack| stack.bytes().to_vec()).collect();
             let code = if has_arms { &push_in_arms } else { &push };
             assert_eq!(lanes.run(code, &mut rows, &mut stacks), Ok(()));
-            // What each active lane has pushed, by the row of its place.
+            // The element that an active lane has pushed, by the row of its place.
             let source = |k: usize, i: usize| {
                 let is_other = has_arms && k > 0 && bytes(&rows[usize::from(cond)])[i] == 0;
                 register(bytes(&rows[if is_other { usize::from(cond) + 1 + k } else { k + 1 }]), sizes[k], i)
