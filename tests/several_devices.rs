@@ -2,7 +2,7 @@
 //! work.
 
 use anabranch::nn::{Init, Linear, Lstm};
-use anabranch::optim::{Optimizer, Sgd};
+use anabranch::optim::{Optimizer, Sgd, clip_global_norm, model_gradients};
 use anabranch::prelude::*;
 use anabranch::{CallOptions, CancelHandle, DType, ErrorKind, SimulatedDevice, TensorType, Timeline, control};
 use std::sync::{Arc, Mutex};
@@ -268,6 +268,44 @@ fn what_a_loop_captures_is_sent_once() -> Outcome {
     assert_eq!(sum, 45.0 * 3.0 * 4096.0);
     let large = copies(&timeline, "/gpu:0 -> /gpu:1").filter(|s| s.end - s.begin > Duration::from_micros(11));
     assert_eq!(large.count(), 1, "{timeline}");
+    Ok(())
+}
+
+/// Returns the mean of a value that is multiplied by a weight `n` times, on the device of the
+/// weight. Each iteration needs a number from another device.
+#[graph]
+fn multiplied(n: Tensor<i32>, x: Tensor, w: Tensor) -> Tensor {
+    let (mut i, mut x, mut total) = (scalar(0), x, scalar(0.0));
+    while i < n {
+        x = on("/gpu:1", || (x * w).tanh());
+        total += on("/gpu:0", || x.mean());
+        i = on("/gpu:0", || i + 1);
+    }
+    total
+}
+
+#[test]
+fn the_gradient_of_a_weight_is_added_and_clipped_where_the_weight_is() -> Outcome {
+    let session = Session::builder().device("/gpu:0").simulated(gpus(2)).build()?;
+    let w = on("/gpu:1", || Var::<f32>::new("w", vec![0.9; 4096]));
+    let sgd = Sgd::new(0.1);
+    let step = session.function(|n: Tensor<i32>, x: Tensor| {
+        let loss = multiplied(n, x, w.get());
+        let mut gradients = model_gradients(loss, &w);
+        clip_global_norm(&mut gradients, 0.01);
+        sgd.apply(1.0, &gradients);
+        loss
+    })?;
+    // Only `x` is sent to the other device, in each iteration, and its gradient back.
+    let large = |n: i32| -> anabranch::Result<[usize; 2]> {
+        let (_, timeline) = step.profile((n, vec![0.5f32; 4096]))?;
+        let large = |link| copies(&timeline, link).filter(|s| s.end - s.begin > Duration::from_micros(11)).count();
+        Ok([large("/gpu:1 -> /gpu:0"), large("/gpu:0 -> /gpu:1")])
+    };
+    let (few, many) = (large(4)?, large(12)?);
+    assert_eq!(many[0] - few[0], 8, "{few:?}, {many:?}");
+    assert_eq!(many[1] - few[1], 8, "{few:?}, {many:?}");
+    assert_eq!(few[0], 4, "the gradient does not leave its device: {few:?}");
     Ok(())
 }
 

@@ -45,7 +45,8 @@
 //!
 //! **Devices.** A node made for a forward node inherits its device constraint
 //! ([`DeviceConstraint`](crate::DeviceConstraint)), so it runs on the same device. If there is
-//! none, the node gets the constraint of the scope in which the gradient is taken.
+//! none, the node gets the constraint of the scope in which the gradient is taken. The cotangents
+//! of a value are added on the device of the value, so those of a weight do not leave its device.
 //!
 //! **Levels.** Level 0 consists of the regions that are open when the gradient is taken, whose
 //! values need no saving. Level `k` is the `k`-th nested forward region, paired with the backward

@@ -4,6 +4,7 @@ use super::saved::SavedFrom;
 use super::threaded::reads_part;
 use super::*;
 use crate::Dim;
+use crate::device::DeviceConstraint;
 use crate::ir::LoopVar;
 use std::cell::Cell;
 
@@ -18,13 +19,28 @@ impl<'g> Sweep<'g> {
         }
         let sum = match cot.get(&v) {
             None => dv,
-            Some(&old) => match old.ty() {
-                Type::Tensor(_) => old.add(dv),
-                Type::Stack(_) => self.stack_op(StackOp::Add, &[old, dv])[0],
-                Type::List(_) => self.list_op(ListOp::Add, &[old, dv])[0],
-            },
+            Some(&old) => self.beside(v, || self.sum(old, dv)),
         };
         cot.insert(v, sum);
+    }
+
+    /// Returns the sum of two cotangents of one value.
+    fn sum(&self, a: GradValue<'g>, b: GradValue<'g>) -> GradValue<'g> {
+        match a.ty() {
+            Type::Tensor(_) => a.add(b),
+            Type::Stack(_) => self.stack_op(StackOp::Add, &[a, b])[0],
+            Type::List(_) => self.list_op(ListOp::Add, &[a, b])[0],
+        }
+    }
+
+    /// Calls `f`, which makes a cotangent of a forward value: on the device of the value, if it is
+    /// constrained to one.
+    fn beside<R>(&self, v: Value, f: impl FnOnce() -> R) -> R {
+        let (on, here) = self.graph(|g| (device_of(g, v), g.next_origin()));
+        match on {
+            Some(_) => self.context.with_origin(Origin { on, ..here }, f),
+            None => f(),
+        }
     }
 
     /// Runs the backward pass over the nodes of a forward region.
@@ -233,12 +249,13 @@ impl<'g> Sweep<'g> {
         // The loop variables of the backward loop: the iterations left, then the cotangents of the
         // reached values.
         let of_var = |var: &LoopVar| {
-            let d = cot.get(&var.result).copied().unwrap_or_else(|| self.zeros_left(level, var.result));
+            let zeros = || self.beside(var.next, || self.zeros_left(level, var.result));
+            let d = cot.get(&var.result).copied().unwrap_or_else(zeros);
             as_general(d, &self.graph(|g| g.ty(var.result).clone()))
         };
         let of_capture = |(param, outer): &(Value, Value)| {
             let known = threaded.get(param).and_then(|v| cot.get(v).copied());
-            known.unwrap_or_else(|| self.zeros_of_type(level, *outer))
+            known.unwrap_or_else(|| self.beside(*outer, || self.zeros_of_type(level, *outer)))
         };
         let mut init = vec![trips];
         init.extend(vars.iter().map(of_var));
@@ -264,13 +281,12 @@ impl<'g> Sweep<'g> {
             let part = body_cot.get(&var.body_param).copied();
             next.push(part.unwrap_or_else(|| self.zeros_of_type(level + 1, var.body_param)));
         }
-        for ((param, _), &d) in captures.iter().zip(of_captures) {
+        for ((param, outer), &d) in captures.iter().zip(of_captures) {
             next.push(match body_cot.get(param).copied() {
                 None => d,
                 // The previous cotangent is included already.
                 Some(part) if is_threaded(*param, d) => part,
-                Some(part) if matches!(d.ty(), Type::Stack(_)) => self.stack_op(StackOp::Add, &[d, part])[0],
-                Some(part) => d.add(part),
+                Some(part) => self.beside(*outer, || self.sum(d, part)),
             });
         }
         let Level { threads, bwd, .. } = self.pop_level();
@@ -365,4 +381,14 @@ fn as_general<'g>(d: GradValue<'g>, ty: &Type) -> GradValue<'g> {
     let axes: Vec<usize> =
         pairs.filter(|(_, (own, dim))| **dim == Dim::Unknown && **own != Dim::Unknown).map(|(i, _)| i).collect();
     if axes.is_empty() { d } else { d.with_dynamic(axes) }
+}
+
+/// Returns the device constraint of a value: that of the variable whose value it is, or of the node
+/// that makes it.
+fn device_of(g: &Graph, v: Value) -> Option<DeviceConstraint> {
+    let node = g.node(g.producer(super::added::captured(g, v))?);
+    match node.op {
+        Op::Read(var) => g.vars[var.index()].on,
+        _ => node.on,
+    }
 }

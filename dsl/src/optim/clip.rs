@@ -1,9 +1,9 @@
 //! Limits of gradients.
 //!
 //! Clip the gradients that the optimizer gets: all of them at once, after accumulation, and before
-//! weight decay.
+//! weight decay. The gradient of a variable is clipped on the device of the variable.
 
-use super::computed_in;
+use super::{computed_in, on_device_of};
 use crate::trace::{called_at, constant, fail};
 use crate::{AnyValue, AnyVar, DType, Diagnostic, HostTensor, Loc, Tensor};
 
@@ -30,7 +30,8 @@ use crate::{AnyValue, AnyVar, DType, Diagnostic, HostTensor, Loc, Tensor};
 pub fn clip_value(gradients: &mut [(AnyVar, AnyValue)], max: f32) {
     called_at(positive(max), || {
         let max = f64::from(max);
-        for (_, g) in gradients {
+        for (var, g) in gradients {
+            let _scope = on_device_of(var);
             *g = g.maximum(g.number(-max)).minimum(g.number(max));
         }
     });
@@ -47,7 +48,8 @@ pub fn clip_value(gradients: &mut [(AnyVar, AnyValue)], max: f32) {
 #[track_caller]
 pub fn clip_norm(gradients: &mut [(AnyVar, AnyValue)], max: f32) {
     called_at(positive(max), || {
-        for (_, g) in gradients {
+        for (var, g) in gradients {
+            let _scope = on_device_of(var);
             *g = scaled(*g, factor(sum_of_squares(*g).sqrt(), max));
         }
     });
@@ -85,13 +87,17 @@ pub fn clip_global_norm(gradients: &mut [(AnyVar, AnyValue)], max: f32) -> Tenso
     called_at(positive(max), || {
         // The norm is an `f64` if one of the gradients is.
         let dtype = gradients.iter().map(|(_, g)| g.dtype()).find(|&dtype| dtype == DType::F64);
-        let squares = gradients.iter().map(|(_, g)| sum_of_squares(*g).cast(dtype.unwrap_or(DType::F32)));
+        let squares = gradients.iter().map(|(var, g)| {
+            let _scope = on_device_of(var);
+            sum_of_squares(*g).cast(dtype.unwrap_or(DType::F32))
+        });
         let Some(total) = squares.reduce(AnyValue::add) else {
             return Tensor::from_any(constant(HostTensor::scalar(0.0f32)));
         };
         let norm = total.sqrt();
         let factor = factor(norm, max);
-        for (_, g) in gradients {
+        for (var, g) in gradients {
+            let _scope = on_device_of(var);
             *g = scaled(*g, factor);
         }
         Tensor::from_any(norm.cast(DType::F32))
