@@ -25,7 +25,7 @@ pub(crate) struct CharRnn {
 }
 
 impl CharRnn {
-    pub(crate) fn new(entries: usize) -> CharRnn {
+    fn new(entries: usize) -> CharRnn {
         let init = Init::new(1);
         let (embed, cell) = (Embedding::new(&init, entries, 32), Lstm::new(&init, 32, 96));
         CharRnn { embed, cell, out: Linear::new(&init, 96, entries) }
@@ -78,12 +78,18 @@ fn loss(model: &CharRnn, text: Tensor<i32>, lengths: Tensor<i32>) -> Tensor {
 }
 
 #[graph]
-pub(crate) fn train_step(model: &CharRnn, adam: &Adam, text: Tensor<i32>, lengths: Tensor<i32>) -> Tensor {
+fn train_step(model: &CharRnn, adam: &Adam, text: Tensor<i32>, lengths: Tensor<i32>) -> Tensor {
     let loss = loss(model, text, lengths);
+    learn(model, adam, loss);
+    loss
+}
+
+/// Updates the model by the gradients of a loss.
+#[graph]
+pub(crate) fn learn(model: &CharRnn, adam: &Adam, loss: Tensor) {
     let mut gradients = model_gradients(loss, model);
     clip_global_norm(&mut gradients, 1.0);
     adam.apply(adam.rate(), &gradients);
-    loss
 }
 
 /// Returns the codes of a sentence sampled from the model, `[LONGEST]`, with zeros after its end.
