@@ -145,7 +145,7 @@ fn two_peers_with_one_key_are_an_error() {
         let (first, second) = (test.peer("a"), test.peer("a"));
         assert_eq!(first.address.node(), second.address.node());
         let error = test.builder([&first, &second]).build().expect_err("both have one key");
-        assert_says(&error, &["/peer:0", "/peer:1", "key"]);
+        assert_says(&error, &["/peer:0", "/peer:1", "key", "--temporary-key"]);
     });
 }
 

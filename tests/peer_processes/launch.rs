@@ -95,6 +95,33 @@ fn launch_returns_the_exit_code_and_ends_the_peers() {
 }
 
 #[test]
+fn a_launched_program_has_the_failure_timeout_of_its_peers() {
+    bounded("launched_timeout", |test| {
+        let mut command = Command::new(ANABRANCH);
+        command.args(["launch", "-n", "1", "--failure-timeout", "2.5", "--", "sh", "-c"]);
+        let launched = test.start(command.arg("echo $ANABRANCH_FAILURE_TIMEOUT"));
+        assert_eq!(launched.wait().code(), Some(0), "{}", launched.errors());
+        assert_eq!(launched.line_of_output(0), "2.5");
+    });
+}
+
+#[test]
+fn the_keys_of_a_user_are_made_once() {
+    bounded("user_keys", |test| {
+        let keys = |arguments: &[&str]| {
+            let mut command = Command::new(ANABRANCH);
+            let process = test.start(command.arg("keys").args(arguments).env("XDG_CONFIG_HOME", test.path("settings")));
+            assert_eq!(process.wait().code(), Some(0), "{}", process.errors());
+            process.line_of_output(0)
+        };
+        let first = keys(&[]);
+        assert_eq!(keys(&[]), first);
+        let path = test.path("settings").join("anabranch").join("session.key");
+        assert_eq!(keys(&[path.to_str().expect("the path is text")]), first);
+    });
+}
+
+#[test]
 fn peers_of_a_killed_launcher_end_and_its_key_is_removed() {
     bounded("killed_launcher", |test| {
         // Ends when its standard input, which is that of the launcher, closes.
@@ -130,12 +157,25 @@ fn wrong_arguments_and_full_files_are_errors() {
     assert_eq!(output.status.code(), Some(2));
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("`--token 0` is not a number of seconds above 0"), "{error}");
-    for command in ["launch -n 1 --gpu-memory 1 -- true", "peer --listen 127.0.0.1:0 --gpu-memory 1"] {
-        let output = Command::new(ANABRANCH).args(command.split(' ')).output().unwrap();
+    // Nothing is made for a command that is wrong.
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-settings");
+    for (command, expected) in [
+        ("launch -n 1 --gpu-memory 1 -- true", "`--gpu-memory` needs `--gpu`"),
+        ("peer --listen 127.0.0.1:0 --gpu-memory 1", "`--gpu-memory` needs `--gpu`"),
+        ("launch -n 0 -- true", "`-n 0`: "),
+        ("peer --listen 127.0.0.1:0 --memory 0", "`--memory 0`: "),
+        ("peer --listen 127.0.0.1:0 --threads 0", "`--threads 0`: "),
+        ("peer --listen 127.0.0.1:0 --allow zz", "`--allow zz`: `zz` is not the id of a node"),
+        ("peer --listen 127.0.0.1:0 --bogus", "there is no option `--bogus`"),
+        ("peer", "`--listen HOST:PORT` is missing"),
+        ("status", "the address of a peer is missing"),
+    ] {
+        let output = Command::new(ANABRANCH).args(command.split(' ')).env("XDG_CONFIG_HOME", &folder).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{command}");
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(error.contains("`--gpu-memory` needs `--gpu`"), "{error}");
+        assert!(error.contains(expected), "{error}");
     }
+    assert!(!folder.exists());
 
     if let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") {
         let output = Command::new(ANABRANCH).arg("--help").stdout(full).output().unwrap();

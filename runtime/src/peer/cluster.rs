@@ -209,7 +209,10 @@ fn check_different(peers: &[PeerAddress]) -> Result<()> {
             let message = format!("`/peer:{i}` and `/peer:{j}` have the same key, {}", peer.node());
             return Err(Diagnostic::new(message).help(match is_same {
                 true => "add each peer once; its address names all of its devices",
-                false => "give each process a key of its own: with a copied key, it claims to be the other",
+                false => {
+                    "give each process a key of its own, with `anabranch peer --key PATH` or `--temporary-key`: with \
+                     the key of another, it claims to be the other"
+                }
             }));
         }
     }

@@ -4,12 +4,16 @@ use super::SessionBuilder;
 use crate::peers::{NodeKey, PeerAddress, Profile};
 use anabranch_dsl::{Diagnostic, Result};
 use std::ffi::OsString;
+use std::time::Duration;
 
 /// The variable with the addresses of peers.
 const PEERS: &str = "ANABRANCH_PEERS";
 
 /// The variable with the path of the session's key.
 const NODE_KEY: &str = "ANABRANCH_NODE_KEY";
+
+/// The variable with the failure timeout, in seconds.
+const FAILURE_TIMEOUT: &str = "ANABRANCH_FAILURE_TIMEOUT";
 
 impl SessionBuilder {
     /// Adds the peers that the environment names, as `anabranch launch` sets it. Without these
@@ -19,12 +23,17 @@ impl SessionBuilder {
     /// |---|---|
     /// | `ANABRANCH_PEERS` | addresses of [peers](Self::peer), separated by commas |
     /// | `ANABRANCH_NODE_KEY` | the path of the session's [key](Self::node_key) |
+    /// | `ANABRANCH_FAILURE_TIMEOUT` | the [failure timeout](Self::failure_timeout) in seconds |
+    ///
+    /// If peers but no key are named, the key is that of this user's sessions
+    /// ([`NodeKey::user_path`]), so that a peer which has admitted it once admits it again. It is
+    /// made when it is missing. If there is no place for it, the session has a new key.
     ///
     /// If all peers of the session are then on loopback addresses, its [network](Self::network) is
     /// [`Loopback`](Profile::Loopback).
     ///
     /// # Errors
-    /// Fails if an address is invalid or the key cannot be read.
+    /// Fails if an address or the time is invalid, or a key cannot be read.
     ///
     /// ```
     /// use anabranch::{Session, prelude::*};
@@ -65,9 +74,25 @@ impl SessionBuilder {
                 self = self.network(Profile::Loopback);
             }
         }
+        if let Some(seconds) = variable(FAILURE_TIMEOUT) {
+            let seconds = seconds.to_string_lossy();
+            let timeout = seconds.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+            let invalid = || Diagnostic::new(format!("`{seconds}` is not a number of seconds"));
+            self = self.failure_timeout(timeout.ok_or_else(|| in_variable(FAILURE_TIMEOUT, invalid()))?);
+        }
         if let Some(path) = variable(NODE_KEY) {
             let key = NodeKey::load(path).map_err(|error| in_variable(NODE_KEY, error))?;
             self = self.node_key(key);
+        } else if !self.cluster.peers.is_empty()
+            && self.cluster.key.is_none()
+            && let Some(path) = NodeKey::user_path_in("session", variable)
+        {
+            match NodeKey::load_or_generate(&path) {
+                Ok(key) => self = self.node_key(key),
+                Err(error) if path.exists() => return Err(error),
+                // There is no place for a key.
+                Err(_) => {}
+            }
         }
         Ok(self)
     }
@@ -75,8 +100,10 @@ impl SessionBuilder {
 
 #[cfg(test)]
 mod tests {
-    use super::{NODE_KEY, PEERS, SessionBuilder};
+    use super::{FAILURE_TIMEOUT, NODE_KEY, PEERS, SessionBuilder};
     use crate::peers::{NodeKey, Profile};
+    use std::path::Path;
+    use std::time::Duration;
 
     #[test]
     fn peers_and_their_network_come_from_the_variables() {
@@ -85,6 +112,7 @@ mod tests {
             SessionBuilder::default().peers_of(|name| match name {
                 PEERS => Some(peers.into()),
                 NODE_KEY => key.map(Into::into),
+                FAILURE_TIMEOUT | "XDG_CONFIG_HOME" | "HOME" | "APPDATA" => None,
                 other => panic!("{other} is not documented"),
             })
         };
@@ -97,5 +125,44 @@ mod tests {
         assert!(builder("127.0.0.1:1", None).is_err());
         let error = builder("", Some("/no/such/key")).expect_err("there is no such file");
         assert!(error.message.contains("/no/such/key"), "{error}");
+    }
+    #[test]
+    fn the_failure_timeout_comes_from_a_variable() {
+        let of = |seconds: &str| {
+            let of = |name: &str| (name == FAILURE_TIMEOUT).then(|| seconds.into());
+            SessionBuilder::default().peers_of(of)
+        };
+        assert_eq!(of("2.5").expect("this is a time").cluster.failure_timeout, Duration::from_millis(2_500));
+        for wrong in ["soon", "-1", "NaN"] {
+            let error = of(wrong).expect_err("this is no time");
+            assert_eq!(error.message, format!("`{wrong}` is not a number of seconds"));
+            assert!(error.to_string().contains(FAILURE_TIMEOUT), "{error}");
+        }
+    }
+
+    #[test]
+    fn sessions_of_a_user_have_one_key() {
+        let id = NodeKey::generate().expect("the system has random numbers").id();
+        let folder = std::env::temp_dir().join(format!("anabranch-user-{}", id.short()));
+        let key = |peers: &str, folder: &Path| {
+            let builder = SessionBuilder::default().peers_of(|name| match name {
+                PEERS => Some(peers.into()),
+                "XDG_CONFIG_HOME" => Some(folder.into()),
+                _ => None,
+            })?;
+            Ok::<_, anabranch_dsl::Diagnostic>(builder.cluster.key.map(|key| key.id()))
+        };
+        let peers = format!("{id}@127.0.0.1:1");
+        assert_eq!(key("", &folder).expect("no key is needed"), None);
+        assert!(!folder.exists(), "without peers, no key is made");
+        let first = key(&peers, &folder).expect("the key is made");
+        assert_eq!(key(&peers, &folder).expect("the key is there"), first);
+        let path = folder.join("anabranch").join("session.key");
+        assert_eq!(first, Some(NodeKey::load(&path).expect("the key is there").id()));
+        std::fs::write(&path, "no key").expect("the folder can be written");
+        assert!(key(&peers, &folder).is_err(), "a key is not replaced");
+        // A file in place of the folder.
+        assert_eq!(key(&peers, &path).expect("another key serves"), None);
+        std::fs::remove_dir_all(&folder).expect("the folder is there");
     }
 }

@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
 
-/// CommandLine that were not read yet. Options are read by name; the rest is positional.
+/// Arguments that were not read yet. Options are read by name; the rest is positional.
 pub(crate) struct CommandLine {
     left: VecDeque<String>,
     /// The arguments after `--`.
     program: Option<Vec<String>>,
 }
 
-/// CommandLine that a command does not understand.
+/// Arguments that a command does not understand.
 #[derive(Debug, PartialEq)]
 pub(crate) struct UsageError(pub(crate) String);
 
@@ -62,7 +62,10 @@ impl CommandLine {
         while let Some(text) = self.text(option)? {
             match text.parse() {
                 Ok(value) => all.push(value),
-                Err(error) => return wrong(format!("`{option} {text}`: {error}")),
+                Err(error) => {
+                    let error = T::Err::to_string(&error);
+                    return wrong(format!("`{option} {text}`: {}", error.strip_prefix("error: ").unwrap_or(&error)));
+                }
             }
         }
         Ok(all)

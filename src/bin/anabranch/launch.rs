@@ -12,6 +12,7 @@ use crate::signals::{EndRequest, end_requests};
 use anabranch::Diagnostic;
 use anabranch::peers::{NodeId, NodeKey, PeerAddress};
 use std::io::{BufRead, BufReader};
+use std::num::NonZero;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::Receiver;
@@ -22,7 +23,7 @@ usage: anabranch launch -n N [OPTION]... -- PROGRAM [ARGUMENT]...
 
 Starts N peers on this machine, runs PROGRAM, and ends the peers when it ends, in any way. The exit
 status is that of PROGRAM. In PROGRAM, `Session::builder().peers_of_environment()` uses the peers,
-by the variables ANABRANCH_PEERS and ANABRANCH_NODE_KEY.
+by the variables ANABRANCH_PEERS, ANABRANCH_NODE_KEY and ANABRANCH_FAILURE_TIMEOUT.
 
   -n N                 the number of peers
   --cpus N             the number of CPU devices of each peer; by default 1
@@ -130,10 +131,10 @@ fn place_of_key(id: NodeId) -> Result<RemovedAtEnd, Diagnostic> {
 }
 
 pub(crate) fn run(mut given: CommandLine) -> Result<ExitCode, CommandError> {
-    let n = given.option::<usize>("-n")?.ok_or_else(|| UsageError("`-n N` is missing".to_owned()))?;
+    let n = given.option::<NonZero<usize>>("-n")?.ok_or_else(|| UsageError("`-n N` is missing".to_owned()))?;
     let mut options = Vec::new();
     for option in ["--cpus", "--threads"] {
-        if let Some(n) = given.option::<u32>(option)? {
+        if let Some(n) = given.option::<NonZero<u32>>(option)? {
             options.extend([option.to_owned(), n.to_string()]);
         }
     }
@@ -141,7 +142,8 @@ pub(crate) fn run(mut given: CommandLine) -> Result<ExitCode, CommandError> {
         options.push("--gpu".to_owned());
         options.extend(gpus.memory.into_iter().flat_map(|bytes| ["--gpu-memory".to_owned(), bytes.to_string()]));
     }
-    if let Some(timeout) = seconds_of(&mut given, "--failure-timeout")? {
+    let timeout = seconds_of(&mut given, "--failure-timeout")?;
+    if let Some(timeout) = timeout {
         options.extend(["--failure-timeout".to_owned(), timeout.as_secs_f64().to_string()]);
     }
     let program = given.program().filter(|program| !program.is_empty());
@@ -153,22 +155,24 @@ pub(crate) fn run(mut given: CommandLine) -> Result<ExitCode, CommandError> {
     let kept = place_of_key(key.id())?;
     let path = kept.0.as_path();
     key.save(path)?;
-    let (mut peers, addresses) = Peers::start(n, &options, key.id(), path)?;
-    let status = run_program(&program, &addresses, path, &mut peers, &requests)?;
+    let (mut peers, addresses) = Peers::start(n.get(), &options, key.id(), path)?;
+    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let mut command = Command::new(&program[0]);
+    command.args(&program[1..]).env("ANABRANCH_PEERS", addresses.join(",")).env("ANABRANCH_NODE_KEY", path);
+    if let Some(timeout) = timeout {
+        command.env("ANABRANCH_FAILURE_TIMEOUT", timeout.as_secs_f64().to_string());
+    }
+    let status = run_program(command, &mut peers, &requests)?;
     Ok(exit_code(status))
 }
 
 fn run_program(
-    program: &[String],
-    addresses: &[PeerAddress],
-    key: &Path,
+    mut command: Command,
     peers: &mut Peers,
     requests: &Receiver<EndRequest>,
 ) -> Result<ExitStatus, Diagnostic> {
-    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-    let mut command = Command::new(&program[0]);
-    command.args(&program[1..]).env("ANABRANCH_PEERS", addresses.join(",")).env("ANABRANCH_NODE_KEY", key);
-    let fail = |error: std::io::Error| Diagnostic::new(format!("cannot run `{}`: {error}", program[0]));
+    let program = command.get_program().to_string_lossy().into_owned();
+    let fail = |error: std::io::Error| Diagnostic::new(format!("cannot run `{program}`: {error}"));
     let mut child = command.spawn().map_err(fail)?;
     let mut is_asked = false;
     loop {

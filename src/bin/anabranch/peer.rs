@@ -2,12 +2,13 @@
 
 use crate::CommandError;
 use crate::arguments::{CommandLine, UsageError};
-use crate::keys::key_of;
+use crate::keys::{UserKey, path_of_key};
 use crate::signals::end_requests;
 use anabranch::Diagnostic;
 use anabranch::peers::{JoinToken, NodeId, NodeKey, Peer, PeerAddress, PeerOptions, Profile};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -92,29 +93,33 @@ fn settings(mut given: CommandLine) -> Result<Settings, CommandError> {
         Some(0) => return Err(UsageError("`--token 0` is not a number of seconds above 0".to_owned()).into()),
         token => token,
     };
-    let (cpus, threads) = (given.option::<u32>("--cpus")?, given.option::<usize>("--threads")?);
+    let (cpus, threads) = (given.option::<NonZero<u32>>("--cpus")?, given.option::<NonZero<usize>>("--threads")?);
     let gpus = gpus_of(&mut given)?;
     let profile = profile_of(&mut given)?;
     let failure_timeout = seconds_of(&mut given, "--failure-timeout")?;
-    let memory = given.option::<u64>("--memory")?;
-    let step_memory = given.option::<u64>("--step-memory")?;
+    let memory = given.option::<NonZero<u64>>("--memory")?.map(NonZero::get);
+    let step_memory = given.option::<NonZero<u64>>("--step-memory")?.map(NonZero::get);
     let load_time = seconds_of(&mut given, "--load-time")?;
     let step_time = seconds_of(&mut given, "--step-time")?;
     let name = given.option::<String>("--name")?;
     let (until_stdin_closes, quiet) = (given.has("--until-stdin-closes"), given.has("--quiet"));
     let key = match given.has("--temporary-key") {
-        true => NodeKey::generate()?,
-        false => key_of(&mut given)?,
+        true => None,
+        false => Some(path_of_key(&mut given, UserKey::Node)?),
     };
     given.end()?;
     let listen = listen.ok_or_else(|| UsageError("`--listen HOST:PORT` is missing".to_owned()))?;
     let listen = address(&listen).map_err(|error| UsageError(format!("`--listen {listen}`: {error}")))?;
+    if name.as_ref().is_some_and(|name| name.trim().is_empty()) {
+        return Err(UsageError("`--name` is empty".to_owned()).into());
+    }
+    let key = key.map_or_else(NodeKey::generate, NodeKey::load_or_generate)?;
 
     let id = key.id();
     let name = name.unwrap_or_else(|| host_name().unwrap_or_else(|| format!("peer {}", id.short())));
     let mut options = PeerOptions::new(key).name(&name).listen(listen).profile(profile);
-    options = cpus.into_iter().fold(options, PeerOptions::cpus);
-    options = threads.into_iter().fold(options, PeerOptions::threads);
+    options = cpus.map(NonZero::get).into_iter().fold(options, PeerOptions::cpus);
+    options = threads.map(NonZero::get).into_iter().fold(options, PeerOptions::threads);
     options = failure_timeout.into_iter().fold(options, PeerOptions::failure_timeout);
     options = memory.into_iter().fold(options, PeerOptions::memory);
     options = step_memory.into_iter().fold(options, PeerOptions::step_memory);

@@ -2,9 +2,9 @@
 
 use crate::CommandError;
 use crate::arguments::{CommandLine, UsageError};
-use crate::keys::key_of;
+use crate::keys::{UserKey, path_of_key};
 use crate::peer::{profile_of, seconds_of};
-use anabranch::peers::{JoinToken, PeerAddress, PeerStatus};
+use anabranch::peers::{JoinToken, NodeKey, PeerAddress, PeerStatus};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ usage: anabranch status PEER... [OPTION]...
 Prints the state of each PEER, which is KEY@HOST:PORT, and how fast the link to it is, with a
 verdict. The exit status is 1 if a peer did not answer.
 
-  --key PATH          the key with which this program proves who it is; by default that of this user
+  --key PATH          the key with which this program proves who it is; by default that of this
+                      user's sessions
   --token TOKEN       a join token, for peers that do not allow the key
   --profile PROFILE   the kind of network: loopback, lan (the default) or wan
   --timeout SECONDS   how long a peer may take to answer; by default 10
@@ -26,7 +27,7 @@ pub(crate) fn run(mut given: CommandLine) -> Result<ExitCode, CommandError> {
     let timeout = seconds_of(&mut given, "--timeout")?.unwrap_or(Duration::from_secs(10));
     let token = given.option::<JoinToken>("--token")?;
     let ask = if given.has("--no-link-test") { PeerStatus::ask } else { PeerStatus::ask_and_test_link };
-    let key = key_of(&mut given)?;
+    let key = path_of_key(&mut given, UserKey::Session)?;
     let mut peers = Vec::new();
     while let Some(peer) = given.positional() {
         let peer: PeerAddress = peer.parse()?;
@@ -39,6 +40,7 @@ pub(crate) fn run(mut given: CommandLine) -> Result<ExitCode, CommandError> {
     if peers.is_empty() {
         return Err(UsageError("the address of a peer is missing: KEY@HOST:PORT".to_owned()).into());
     }
+    let key = NodeKey::load_or_generate(key)?;
     let mut code = ExitCode::SUCCESS;
     for peer in peers {
         match ask(&key, &peer, profile, timeout) {

@@ -6,10 +6,11 @@
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 use ring::rand::SystemRandom;
 use ring::signature::{Ed25519KeyPair, KeyPair};
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// The DER encoding of an Ed25519 public key up to the key itself (RFC 8410).
@@ -150,6 +151,57 @@ impl NodeKey {
                 _ => diagnostic,
             }
         })
+    }
+
+    /// Reads the key in a file, or writes a new one to it if there is no such file.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read or written.
+    ///
+    /// ```
+    /// use anabranch::peers::NodeKey;
+    ///
+    /// let folder = std::env::temp_dir().join(format!("anabranch-key-{}", std::process::id()));
+    /// let path = folder.join("session.key");
+    /// let key = NodeKey::load_or_generate(&path)?;
+    /// assert_eq!(NodeKey::load_or_generate(&path)?.id(), key.id());
+    /// # std::fs::remove_dir_all(folder).unwrap();
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    pub fn load_or_generate(path: impl AsRef<Path>) -> Result<NodeKey> {
+        let path = path.as_ref();
+        if !path.exists() {
+            if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+                fs::create_dir_all(folder).map_err(|error| {
+                    Diagnostic::new(format!("cannot make the folder {}: {error}", folder.display()))
+                })?;
+            }
+            let key = NodeKey::generate()?;
+            match key.save(path) {
+                Ok(()) => return Ok(key),
+                // Another process has just made it.
+                Err(_) if path.exists() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        NodeKey::load(path)
+    }
+
+    /// Returns the path of a key of this user: `anabranch/NAME.key` in the folder of settings. The
+    /// key of sessions is `session`, that of the program `anabranch peer` is `node`. Returns `None`
+    /// if the environment names no such folder.
+    pub fn user_path(name: &str) -> Option<PathBuf> {
+        NodeKey::user_path_in(name, |variable| std::env::var_os(variable))
+    }
+
+    /// Returns the path of a key of the user, by variables of the environment.
+    pub(crate) fn user_path_in(name: &str, variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+        let folder = |name: &str| variable(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let settings = folder("XDG_CONFIG_HOME")
+            .or_else(|| folder("HOME").map(|home| home.join(".config")))
+            .or_else(|| folder("APPDATA"))?;
+        Some(settings.join("anabranch").join(format!("{name}.key")))
     }
 
     /// Returns the public key.
