@@ -107,6 +107,11 @@ pub(super) struct ClusterModel {
     /// For each counter at an incarnation of a node: the increments that sessions know to have
     /// happened, and those of which they do not know.
     pub(super) increments: BTreeMap<CounterKey, (i64, i64)>,
+    /// For the node of each session: the increments at several peers that it has decided, and whose
+    /// outcome at a counter it does not know. The peer learns of the decision if it lives.
+    pub(super) owed: BTreeMap<(usize, CounterKey), i64>,
+    /// Chooses the decisions after which a connection is cut. The schedules without are as before.
+    pub(super) cuts: Rng,
     /// The steps that each participant has ended and stored.
     pub(super) kept: BTreeMap<(SessionId, StepNumber), Vec<ProcessNumber>>,
     pub(super) limits: HostLimits,
@@ -133,6 +138,8 @@ impl ClusterModel {
             blocked: BTreeMap::new(),
             old: Vec::new(),
             increments: BTreeMap::new(),
+            owed: BTreeMap::new(),
+            cuts: Rng(mix(seed, 2)),
             kept: BTreeMap::new(),
             limits,
             disturbances: 0,

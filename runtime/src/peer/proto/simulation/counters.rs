@@ -112,12 +112,16 @@ impl ClusterModel {
             }
             (CounterPhase::Deciding(_), outcome) => {
                 owner.phase = CounterPhase::Done;
+                let is_alone = owner.prepared.is_some();
                 let outcome = match owner.prepared.take() {
                     Some(prepared) => outcome_alone(prepared, outcome.clone()),
                     None => outcome.clone(),
                 };
                 let counter = owner.counter.clone().expect("the counter was acquired");
                 let is_unknown = outcome.as_ref().is_err_and(is_of_unknown_commit);
+                if is_unknown && !is_alone {
+                    *self.owed.entry((node, counter.clone())).or_default() += 1;
+                }
                 let (known, unknown) = self.increments.entry(counter).or_default();
                 if !is_unknown {
                     *unknown -= 1;
@@ -260,6 +264,43 @@ impl ClusterModel {
             match request {
                 Ok(decide) => owner.phase = CounterPhase::Deciding(decide),
                 Err(error) => self.wrong(format!("a peer that holds a lock is not told: {}", error.message)),
+            }
+        }
+        self.cut_one_of(node, increment);
+    }
+
+    /// Sometimes cuts the connection to one of the peers of an increment, with all that is on its
+    /// way.
+    fn cut_one_of(&mut self, node: usize, increment: &Increment) {
+        if self.cuts.below(6) > 0 {
+            return;
+        }
+        let process = increment.owners[self.cuts.below(increment.owners.len())].process;
+        let link = self.user(node).caller.link(process);
+        if let Some(&(connection, _)) = link.and_then(|link| self.nodes[node].links.get(&link)) {
+            self.note(|| format!("the link of node{node} to process {process} is cut after a decision"));
+            self.cut(connection);
+            self.disturbed_until(self.now);
+        }
+    }
+
+    /// Checks that a peer, which has no commit of a session in doubt, has all increments that the
+    /// session has decided.
+    pub(super) fn check_decided(&mut self, node: usize, peer: usize) {
+        let incarnation = self.nodes[peer].incarnation;
+        let of_peer = |((of, counter), owed): (&(usize, CounterKey), &i64)| {
+            ((*of, counter.0, counter.1) == (node, peer, incarnation)).then(|| (counter.clone(), *owed))
+        };
+        let owed: Vec<(CounterKey, i64)> = self.owed.iter().filter_map(of_peer).collect();
+        for (counter, owed) in owed {
+            let known = self.increments.get(&counter).map_or(0, |(known, _)| *known);
+            let content = self.nodes[peer].counters.get(&counter.2).copied().unwrap_or_default();
+            self.seen.settled += 1;
+            if content < known + owed {
+                self.wrong(format!(
+                    "half of an increment is lost: the counter {counter:?} is {content}, though {known} increments \
+                     are known and node{node} has decided {owed} more"
+                ));
             }
         }
     }

@@ -13,7 +13,7 @@ impl ClusterModel {
     }
 
     /// Cuts a connection. Each side learns it on its own.
-    fn cut(&mut self, connection: usize) {
+    pub(super) fn cut(&mut self, connection: usize) {
         if std::mem::replace(&mut self.connections[connection].is_cut, true) {
             return;
         }
@@ -96,11 +96,16 @@ impl ClusterModel {
             }
             _ => {}
         }
+        self.disturbed_until(over);
+        let delay = self.rng.below(3_000);
+        self.after(delay, ClusterEvent::Disturb);
+    }
+
+    /// Notes that something goes wrong until some time.
+    pub(super) fn disturbed_until(&mut self, over: Time) {
         self.calm_from = self.calm_from.max(over);
         for user in self.nodes.iter_mut().filter_map(|node| node.user.as_mut()) {
             user.calm_opening = None;
         }
-        let delay = self.rng.below(3_000);
-        self.after(delay, ClusterEvent::Disturb);
     }
 }

@@ -457,6 +457,9 @@ impl ClusterModel {
             if self.is_up(node, link) && self.nodes[peer].host.doubts_of(id) > 0 {
                 self.wrong(format!("node{peer} was not told of a decision of node{node}"));
             }
+            if self.is_up(node, link) {
+                self.check_decided(node, peer);
+            }
         }
         self.close_session(node);
     }
