@@ -1,7 +1,7 @@
 //! The corpus of operations, at peers in processes of their own. The corpora of control flow run
 //! there as on all other engines.
 
-use crate::support::real_peers::{AT_GPU, AtRealPeers};
+use crate::support::real_peers::{AtRealPeers, COMPILED};
 use anabranch::dsl::corpus::cases;
 use anabranch::dsl::interp;
 
@@ -17,7 +17,7 @@ fn operations_at_real_peers_return_the_interpreters_values() {
         let expected = interp::run(&graph, &case.inputs, &mut Vec::new(), interp::InterpOptions::default());
         let every = if expected.is_ok() { EVERY } else { 1 };
         for (engine, outcome) in AtRealPeers::new(&graph, seed, every).run(&graph, &case.inputs, &[]) {
-            if engine == AT_GPU {
+            if engine == COMPILED {
                 let wrong = case.verdict(&outcome);
                 assert_eq!(wrong, None, "{engine}: {}, {}", case.op, case.name);
                 continue;

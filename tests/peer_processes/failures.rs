@@ -139,6 +139,10 @@ fn a_peer_killed_between_two_steps_leaves_the_other_variables_as_they_were() {
         assert_eq!(step.call(1.0).unwrap(), 9.0);
         peers[0].process.kill();
         assert_names(&step.call(1.0).expect_err("the peer is gone"), "/peer:0", &peers[0]);
+        let error = step.call(1.0).expect_err("the peer is still gone");
+        assert_names(&error, "/peer:0", &peers[0]);
+        let text = error.to_string();
+        assert!(text.contains("is dead") && text.contains("variables `a` were lost"), "{text}");
         assert_eq!((session.get(&b).unwrap().item(), session.get(&c).unwrap().item()), (3.0, 4.0));
         test.restart(&mut peers[0]);
         let error = session.get(&a).expect_err("the variable was lost");
@@ -149,6 +153,27 @@ fn a_peer_killed_between_two_steps_leaves_the_other_variables_as_they_were() {
         assert!(error.contains("`a`") && !error.contains("`b`"), "{error}");
         session.set(&a, 0.0).expect("the peer is back");
         assert_eq!(step.call(1.0).expect("the peer is back"), 10.0);
+    });
+}
+
+#[test]
+fn a_killed_peer_that_computes_nothing_is_named_with_a_line() {
+    bounded("killed_keeper", |test| {
+        let peers = [test.peer("a"), test.peer("b")];
+        let session = test.builder(&peers).device("/peer:0/cpu:0").build().expect("the peers admit the session");
+        let kept = on("/peer:1/cpu:0", || Var::<i64>::new("kept", 1i64));
+        let f = session.function(move |n: Tensor<i64>| {
+            let y = spin(n);
+            kept.set(kept.get() + y);
+        });
+        let f = f.expect("the function can be traced");
+        let call = thread::spawn(move || f.call(i64::MAX));
+        until("the step runs at both peers", || peers.iter().all(|peer| test.status(peer).steps == 1));
+        peers[1].process.kill();
+        let error = call.join().expect("a call does not panic").expect_err("the loop does not end");
+        assert_names(&error, "/peer:1", &peers[1]);
+        let text = error.to_string();
+        assert!(text.contains("the operation of `/peer:1") && text.contains("failures.rs"), "{text}");
     });
 }
 

@@ -63,6 +63,25 @@ fn a_second_signal_ends_a_peer_at_once() {
 }
 
 #[test]
+fn an_error_after_a_peer_has_left_says_so_and_names_what_it_kept() {
+    bounded("left", |test| {
+        let peer = test.peer("a");
+        let session = test.session([&peer]);
+        let kept = on("/peer:0/cpu:0", || Var::<f32>::new("kept", 1.0));
+        let f = session.function(|| kept.get() * 2.0).expect("the function can be traced");
+        assert_eq!(f.call(()).expect("the peer runs"), 2.0);
+        peer.process.send(Signal::TERM);
+        assert_eq!(peer.process.wait().code(), Some(0));
+        let error = f.call(()).expect_err("the peer has left");
+        assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
+        let text = error.to_string();
+        for part in ["has left: it was asked to end", "variables `kept` were lost", "once it is back"] {
+            assert!(text.contains(part), "{part} is missing: {text}");
+        }
+    });
+}
+
+#[test]
 fn an_idle_peer_ends_at_once_and_without_a_failure() {
     bounded("idle", |test| {
         let peer = test.peer("a");

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -215,22 +216,31 @@ pub fn nothing_runs(status: &PeerStatus) -> bool {
 
 /// What a process has written so far.
 #[derive(Clone)]
-struct Text(Arc<Mutex<String>>);
+struct Text {
+    lines: Arc<Mutex<String>>,
+    is_whole: Arc<AtomicBool>,
+}
 
 impl Text {
     fn read(from: Option<impl Read + Send + 'static>) -> Text {
-        let text = Text(Arc::default());
+        let text = Text { lines: Arc::default(), is_whole: Arc::default() };
         let (to, from) = (text.clone(), from.expect("the output is a pipe"));
         thread::spawn(move || {
             for line in BufReader::new(from).lines().map_while(Result::ok) {
-                *to.0.lock().expect("no thread panics with this lock") += &format!("{line}\n");
+                *to.lines.lock().expect("no thread panics with this lock") += &format!("{line}\n");
             }
+            to.is_whole.store(true, Ordering::Release);
         });
         text
     }
 
     fn get(&self) -> String {
-        self.0.lock().expect("no thread panics with this lock").clone()
+        self.lines.lock().expect("no thread panics with this lock").clone()
+    }
+
+    /// Returns whether nothing more can come.
+    fn is_whole(&self) -> bool {
+        self.is_whole.load(Ordering::Acquire)
     }
 }
 
@@ -249,8 +259,9 @@ impl Process {
     #[track_caller]
     pub fn line_of_output(&self, number: usize) -> String {
         until_some("a process prints a line", || {
+            let is_whole = self.out.is_whole();
             let line = self.out.get().lines().nth(number).map(str::to_owned);
-            assert!(line.is_some() || self.ended().is_none(), "the process has ended: {}", self.err.get());
+            assert!(line.is_some() || !is_whole, "the process has ended: {}", self.err.get());
             line
         })
     }

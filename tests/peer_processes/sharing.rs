@@ -217,12 +217,18 @@ fn counter_at(peer: usize) -> Var<i64> {
     Var::<i64>::new("n", 0i64).on(device.as_str()).share_as("n")
 }
 
-/// Returns a call that increments the counters at two peers.
-fn increment_both(session: &Session) -> impl Fn() -> Result<(), Diagnostic> + use<> {
-    let (a, b) = (counter_at(0), counter_at(1));
+/// A counter of one session, in its process.
+fn own_counter() -> Var<i64> {
+    on("/peer:local/cpu:0", || Var::new("own", 0i64))
+}
+
+/// Returns a call that increments the counters at two peers, and one of the session.
+fn increment_both(session: &Session, own: &Var<i64>) -> impl Fn() -> Result<(), Diagnostic> + use<> {
+    let (a, b, own) = (counter_at(0), counter_at(1), own.clone());
     let both = session.function(move || {
         a.set(a.get() + 1);
         b.set(b.get() + 1);
+        own.set(own.get() + 1);
     });
     let both = both.expect("the function can be traced");
     move || both.call(())
@@ -240,7 +246,8 @@ fn a_peer_killed_between_prepare_and_commit_leaves_an_outcome_that_is_reported()
             }
         };
         let session = test.builder(&peers).before_decisions(hook).build().expect("the peers run");
-        let both = increment_both(&session);
+        let own = own_counter();
+        let both = increment_both(&session, &own);
         both().expect("the peers run");
         is_armed.store(true, Ordering::Relaxed);
         let error = both().expect_err("one of the peers has ended").to_string();
@@ -248,6 +255,8 @@ fn a_peer_killed_between_prepare_and_commit_leaves_an_outcome_that_is_reported()
         // The decision was made, and the other peer has heard it.
         assert!(error.contains("it is unknown whether the step has changed its shared variables"), "{error}");
         assert!(error.contains("the shared variables at `/peer:0`") && error.contains("have changed"), "{error}");
+        assert!(error.contains("variables that are not shared have not changed"), "{error}");
+        assert_eq!(session.get(&own).expect("it is here").item(), 1);
         assert_eq!(session.get(&counter_at(0)).expect("the peer runs").item(), 2);
         test.restart(&mut peers[1]);
         until("the session can set the variable", || session.set(&counter_at(1), 7i64).is_ok());
@@ -268,7 +277,7 @@ fn undecided() {
             thread::park();
         }
     });
-    increment_both(&builder.build().expect("the peers run"))().expect("it does not return");
+    increment_both(&builder.build().expect("the peers run"), &own_counter())().expect("it does not return");
 }
 
 #[test]
@@ -276,7 +285,7 @@ fn a_caller_killed_between_prepare_and_commit_leaves_its_variables_in_doubt() {
     bounded("killed_caller", |test| {
         let peers = [test.peer("a"), test.peer("b")];
         let session = test.session(&peers);
-        let both = increment_both(&session);
+        let both = increment_both(&session, &own_counter());
         both().expect("the peers run");
         let caller = start(test, &peers, "sharing::undecided");
         until("the commit is prepared", || {
@@ -306,7 +315,7 @@ fn a_peer_killed_during_commits_leaves_an_outcome_that_is_known_or_reported_as_u
         let mut peers = [test.peer("a"), test.peer("b")];
         let session = test.session(&peers);
         let (a, b) = (counter_at(0), counter_at(1));
-        let both = increment_both(&session);
+        let both = increment_both(&session, &own_counter());
         for round in 0..4 {
             let before = session.get(&a).expect("the peer runs").item();
             let done = AtomicI64::new(0);

@@ -103,7 +103,8 @@ fn serves_a_peer() -> Result<(), Diagnostic> {
 }
 
 /// A graph whose nodes are at random on this process and on one or two peers, or in both ways with
-/// `ANABRANCH_SLOW`, and with `ANABRANCH_GPU` also on a GPU of a peer.
+/// `ANABRANCH_SLOW`, and with `ANABRANCH_GPU` also on a GPU of a peer. The kernels of CPUs are
+/// interpreted or compiled, as the seed says.
 pub struct AtRealPeers {
     programs: Vec<(RandomPlacement, Result<RandomlyPlacedProgram, Diagnostic>)>,
 }
@@ -132,7 +133,7 @@ impl AtRealPeers {
                 parallel_iterations: [1, 2, 32][(seed >> 24) as usize % 3],
                 lower_everything: (seed >> 32).is_multiple_of(2),
                 // Kernels of GPUs are compiled.
-                interpreted: !has_gpu,
+                interpreted: !has_gpu && (seed >> 4).is_multiple_of(2),
                 ..RandomPlacement::default()
             };
             programs.push((how, session.place_at_random(graph, how)));
@@ -142,7 +143,7 @@ impl AtRealPeers {
     }
 
     /// Runs the graph, and compares values and variables with those of the interpreter, except for
-    /// those of [`AT_GPU`].
+    /// those of [`COMPILED`] kernels.
     pub fn run(&self, graph: &Graph, inputs: &[HostTensor], vars: &[HostTensor]) -> Vec<(&'static str, Outcome)> {
         if self.programs.is_empty() {
             return Vec::new();
@@ -157,15 +158,19 @@ impl AtRealPeers {
                 let after = one_nan_each(&after);
                 assert_eq!(after, one_nan_each(&expected_vars), "real peers, {how:?}: variables\n{graph}");
             }
-            let name = if how.interpreted { "real peers" } else { AT_GPU };
+            let name = match how.interpreted {
+                true => "real peers",
+                false => COMPILED,
+            };
             (name, outcome.map_err(without_device))
         });
         outcomes.collect()
     }
 }
 
-/// The name of the engine with a GPU at a peer. Its values are near those of the interpreter.
-pub const AT_GPU: &str = "a GPU at a real peer";
+/// The name of the engine with compiled kernels, also on GPUs. Its values are near those of the
+/// interpreter.
+pub const COMPILED: &str = "real peers, compiled";
 
 /// Removes the note that names the device of an error. The devices of other engines have no names.
 fn without_device(mut error: Diagnostic) -> Diagnostic {

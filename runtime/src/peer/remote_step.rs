@@ -118,12 +118,15 @@ impl PeerUses {
     }
 }
 
-/// Returns the last operation that each peer runs.
+/// Returns the last operation that each peer runs. A peer without kernels has reads, assignments,
+/// loops, and values that it passes on.
 fn last_operations(partition: &Partition, process_of: impl Fn(DeviceId) -> ProcessId) -> Vec<(ProcessNumber, u32)> {
     let mut last = BTreeMap::new();
     for part in &partition.parts {
         let ProcessId(process) = process_of(part.device);
-        let node = part.kernels.iter().filter_map(|kernel| kernel.members.last()).map(|node| node.index() as u32).max();
+        let computed = part.kernels.iter().filter_map(|kernel| kernel.members.last()).max();
+        let node = computed.copied().or_else(|| part.nodes.iter().filter_map(|node| node.origin).max());
+        let node = node.map(|node| node.index() as u32);
         let known = last.entry(ProcessNumber(process)).or_insert(node);
         *known = node.max(*known);
     }
@@ -272,12 +275,22 @@ impl RemoteProgram {
                 let mut names: Vec<String> = lost.iter().map(|(_, number)| name(number)).collect();
                 names.dedup();
                 let peers: BTreeSet<ProcessNumber> = lost.iter().map(|(process, _)| *process).collect();
+                let gone =
+                    peers.iter().find_map(|&process| self.cluster.with(|s, _, _| s.caller.why_unavailable(process)));
                 let peers: Vec<String> = peers.into_iter().map(|process| self.name(process)).collect();
-                let message =
-                    format!("the values of the variables {} were lost with {}", names.join(", "), peers.join(" and "));
-                Diagnostic::new(message)
-                    .of_kind(ErrorKind::Unavailable)
-                    .help("set them again, with `session.set` or `session.load_state`")
+                let names = names.join(", ");
+                match gone {
+                    Some(error) => from_wire(error)
+                        .at(Loc::UNKNOWN, format!("the values of the variables {names} were lost with it"))
+                        .help("once it is back, set them again, with `session.set` or `session.load_state`"),
+                    None => {
+                        let message =
+                            format!("the values of the variables {names} were lost with {}", peers.join(" and "));
+                        Diagnostic::new(message)
+                            .of_kind(ErrorKind::Unavailable)
+                            .help("set them again, with `session.set` or `session.load_state`")
+                    }
+                }
             }
         }
     }
@@ -479,7 +492,8 @@ impl BegunStep {
         let all = new.into_iter().map(handle);
         let (shared, own): (Vec<_>, Vec<_>) = all.partition(|(number, _)| numbers.contains(number));
         let values: Vec<(u32, ValueId)> = shared.iter().map(|(number, handle)| (*number, handle.value)).collect();
-        snapshot.commit(&values)?;
+        let unchanged = || "variables that are not shared have not changed".to_owned();
+        snapshot.commit(&values).map_err(|error| error.at(Loc::UNKNOWN, unchanged()))?;
         Ok(own.into_iter().map(|(number, handle)| self.assigned(number, handle)).collect())
     }
 
