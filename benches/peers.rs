@@ -332,56 +332,72 @@ fn measure_loop(name: &str, call: impl Fn(i32) -> Result<Array<f32>, Diagnostic>
     );
 }
 
-/// Measures tensors that go to a peer, from which a number comes back.
+/// Measures tensors that go to a peer, from a peer to another, and from a peer to the caller. Where
+/// it is not the result, a number comes back.
 fn transfers(session: &Session, peers: &Peers, bare: &mut BareQuic) -> Result<(), Diagnostic> {
-    let first = session.function(|x: Tensor| on("/peer:0/cpu:0", || x.slice(0, 0, 1)))?;
+    let to_peer = session.function(|x: Tensor| on("/peer:0/cpu:0", || x.slice(0, 0, 1)))?;
     for (megabytes, n) in [(1, 32), (16, 4), (100, 1)] {
-        let len = megabytes * 250_000;
-        let array = vec![1.0f32; len].into_array();
-        let mut body = vec![1u8; len * 4];
-        body[len * 4 - 1] = 7;
-        let body = bytes::Bytes::from(body);
-        let call = || drop(first.call(&array).unwrap_or_else(|e| panic!("{e}")));
-        call();
-        // The processor time of this process, and that of the peers.
-        let cpu = || {
-            let others = peers.children.iter().map(|child| processor_time(&child.id().to_string())).sum();
-            [processor_time("self"), others]
-        };
-        let (mut of_step, mut of_bare) = ([0.0; 2], [0.0; 2]);
-        let add = |sum: &mut [f64; 2], before: [f64; 2]| {
-            let after = cpu();
-            (0..2).for_each(|i| sum[i] += after[i] - before[i]);
-        };
-        let [step, ping] = alternate(
-            || {
-                let before = cpu();
-                let time = time(n, call);
-                add(&mut of_step, before);
-                time
-            },
-            || {
-                let before = cpu();
-                let time: Duration = bare.send(&body, n);
-                add(&mut of_bare, before);
-                time.as_secs_f64() / n as f64
-            },
-        );
-        let rate = |seconds: f64| len as f64 * 32e-9 / seconds;
-        let gigabytes = (ROUNDS * n * len * 4) as f64 / 1e9;
-        println!(
-            "{megabytes} MB to a peer: {:.2} Gbit/s, bare {:.2}, {:.0} %; CPU s/GB of the sender and the receiver {:.2} and \
-             {:.2}, bare {:.2} and {:.2}",
-            rate(step),
-            rate(ping),
-            100.0 * ping / step,
-            of_step[0] / gigabytes,
-            of_step[1] / gigabytes,
-            of_bare[0] / gigabytes,
-            of_bare[1] / gigabytes,
-        );
+        let array = vec![1.0f32; megabytes * 250_000].into_array();
+        let kept = on("/peer:0/cpu:0", || Var::<f32>::new("kept", array.clone()));
+        let between = session.function(|| on("/peer:1/cpu:0", || kept.get().slice(0, 0, 1)))?;
+        let from_peer = session.function(|| kept.get())?;
+        let calls: [(&str, &dyn Fn() -> Result<Array<f32>, Diagnostic>); 3] = [
+            ("to a peer", &|| to_peer.call(&array)),
+            ("from a peer to another", &|| between.call(())),
+            ("from a peer", &|| from_peer.call(())),
+        ];
+        for (name, call) in calls {
+            let call = || drop(call().unwrap_or_else(|e| panic!("{e}")));
+            transfer(&format!("{megabytes} MB {name}"), (megabytes, n), call, peers, bare);
+        }
     }
     Ok(())
+}
+
+/// Measures `n` transfers of so many megabytes beside a stream of bare QUIC to a peer.
+fn transfer(name: &str, (megabytes, n): (usize, usize), call: impl Fn(), peers: &Peers, bare: &mut BareQuic) {
+    let len = megabytes * 1_000_000;
+    let mut body = vec![1u8; len];
+    body[len - 1] = 7;
+    let body = bytes::Bytes::from(body);
+    call();
+    // The processor time of this process, and that of the peers.
+    let cpu = || {
+        let others = peers.children.iter().map(|child| processor_time(&child.id().to_string())).sum();
+        [processor_time("self"), others]
+    };
+    let (mut of_step, mut of_bare) = ([0.0; 2], [0.0; 2]);
+    let add = |sum: &mut [f64; 2], before: [f64; 2]| {
+        let after = cpu();
+        (0..2).for_each(|i| sum[i] += after[i] - before[i]);
+    };
+    let [step, ping] = alternate(
+        || {
+            let before = cpu();
+            let time = time(n, &call);
+            add(&mut of_step, before);
+            time
+        },
+        || {
+            let before = cpu();
+            let time: Duration = bare.send(&body, n);
+            add(&mut of_bare, before);
+            time.as_secs_f64() / n as f64
+        },
+    );
+    let rate = |seconds: f64| len as f64 * 8e-9 / seconds;
+    let gigabytes = (ROUNDS * n * len) as f64 / 1e9;
+    println!(
+        "{name}: {:.2} Gbit/s, bare {:.2}, {:.0} %; CPU s/GB of the caller and the peers {:.2} and {:.2}, bare {:.2} \
+         and {:.2}",
+        rate(step),
+        rate(ping),
+        100.0 * ping / step,
+        of_step[0] / gigabytes,
+        of_step[1] / gigabytes,
+        of_bare[0] / gigabytes,
+        of_bare[1] / gigabytes,
+    );
 }
 
 fn main() -> Result<(), Diagnostic> {

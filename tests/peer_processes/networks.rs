@@ -142,6 +142,41 @@ fn a_loop_over_a_link_does_not_wait_for_a_transfer() {
     });
 }
 
+/// Sends 8 KB to the peer in each iteration, and adds them up there.
+#[graph(parallel_iterations = 1000)]
+fn many_rows(n: Tensor<i32>, x: Tensor) -> Tensor {
+    let mut i = on("/peer:local/cpu:0", || scalar(0i32));
+    let mut total = on("/peer:0/cpu:0", || scalar(0.0));
+    while i < n {
+        i = on("/peer:local/cpu:0", || i + 1);
+        let row = on("/peer:local/cpu:0", || x * i.cast());
+        total = on("/peer:0/cpu:0", || total + row.sum());
+    }
+    total
+}
+
+/// The decisions and the scalars of a loop are not queued behind many small values either.
+#[test]
+fn a_loop_over_a_link_does_not_wait_for_rows_of_another_loop() {
+    with_namespace("loop_beside_rows", 3, |test, namespace, peer| {
+        let session = session(test, peer);
+        let rows = session.function(many_rows).expect("the function can be traced");
+        let halves = session.function(halved).expect("the function can be traced");
+        assert_eq!(halves.call((1.0, 3)).expect("the peer runs"), 0.125);
+        assert_eq!(rows.call((2, vec![1.0; 2_048])).expect("the peer runs"), 6_144.0);
+        if !run(&format!("tc qdisc add dev {} root tbf rate 10mbit burst 32kb latency 50ms", namespace.device)) {
+            return skip("loop_beside_rows", "this system has no `tbf`");
+        }
+        // 1,000 rows of 8 KB take more than six seconds. All of them may wait to be sent at once.
+        let sum = thread::spawn(move || rows.call((1_000, vec![1.0; 2_048])));
+        until("the rows are sent", || test.status(peer).steps == 1);
+        assert_eq!(halves.call((1.0, 20)).expect("the link is slow, but works"), 0.5f32.powi(20));
+        assert!(!sum.is_finished(), "the loop waited for the rows");
+        let sum = sum.join().expect("a call does not panic");
+        assert_eq!(sum.expect("the link is slow, but works"), 1_025_024_000.0);
+    });
+}
+
 #[test]
 fn a_slow_link_is_not_lost() {
     with_namespace("slow_link", 1, |test, namespace, peer| {

@@ -16,9 +16,7 @@ use super::net::{AdmittedBody, BodyPurpose, CloseCode, HIGHEST_PRIORITY, Link, L
 use super::net::{Net, NetEvents, NetOptions, NodeId, NodeKey};
 use super::proto::caller::{CallerInput, LinkLoss};
 use super::proto::codec::{Announced, Destination, announce, decode, encode, encode_within};
-use super::proto::frame::{
-    CallerFrame, Hello, LinkFrame, LinkQueue, PeerFrame, PeerKey, SessionId, StatusReport, StepNumber, WireFrame,
-};
+use super::proto::frame::{Hello, LinkFrame, LinkQueue, PeerKey, SessionId, StatusReport, StepNumber, WireFrame};
 use super::proto::host::{Admission, Host, HostInput, HostLimits, HostOutput};
 use super::proto::payload::FrameBody;
 use super::proto::{LinkNumber, Time};
@@ -101,24 +99,18 @@ fn purpose_of(frame: &WireFrame) -> Option<BodyPurpose> {
     Some(BodyPurpose { session: session.0, step: frame.step().map(|step| step.0) })
 }
 
-/// Sends frames, small ones in one packet if they fit. Where many frames wait, all values are sent
-/// as bodies: of these, more may wait.
+/// Sends frames, small ones in one packet if they fit. Urgent ones wait for no others. Where many
+/// frames wait, all other values are sent as bodies: of these, more may wait.
 fn send_together(link: &Link, frames: impl IntoIterator<Item = (WireFrame, i32, Option<HeldBytes>)>) {
     let mut heads = Vec::new();
     let mut room = link.room();
     for (frame, priority, held) in frames {
-        let keeps_alive = matches!(
-            frame,
-            WireFrame::ToCaller { frame: CallerFrame::Heartbeat { .. }, .. }
-                | WireFrame::ToPeer { frame: PeerFrame::Renew { .. }, .. }
-        );
-        let purpose = purpose_of(&frame);
-        let encoded = if room > 0 { encode(frame) } else { encode_within(frame, 0) };
+        let (is_urgent, purpose) = (frame.is_urgent(), purpose_of(&frame));
+        let encoded = if room > 0 || is_urgent { encode(frame) } else { encode_within(frame, 0) };
         room = room.saturating_sub(encoded.as_ref().map_or(0, |encoded| encoded.head.len()));
         match encoded {
             Ok(encoded) => match encoded.body {
-                // It says that a step goes on or a lock is held, also when messages wait.
-                None if keeps_alive => link.send_signal(&encoded.head),
+                None if is_urgent => link.send_signal(&encoded.head),
                 None => heads.push(encoded.head),
                 Some(body) => {
                     // A body follows the frames before it.

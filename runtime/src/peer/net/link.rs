@@ -1,7 +1,7 @@
 //! A link: one connection to another node, with frames in order; signals and bodies beside them.
 //!
-//! - Signals are small frames that wait for nothing: neither for frames nor for bodies, whatever
-//!   the other side reads. They have a stream of their own, with the highest priority.
+//! - Signals are small frames that wait for each other alone: neither for frames nor for bodies,
+//!   whatever the other side reads. They have a stream of their own, with the highest priority.
 //! - Sending never waits; [`Link::wait_for_room`] does. A frame is written into QUIC by the sending
 //!   thread if nothing waits before it; otherwise it is queued, and a task writes the queue.
 //! - Frames arrive in the order in which they were sent, bodies after the frames before them.
@@ -357,8 +357,8 @@ impl Link {
         self.write(&self.0.frames, &mut pieces, count);
     }
 
-    /// Sends a frame of at most [`MAX_FRAME`] bytes that waits for no other: it may arrive before
-    /// frames that were sent before it.
+    /// Sends a frame of at most [`MAX_FRAME`] bytes that waits for other signals alone: it may arrive
+    /// before frames that were sent before it, or after later ones.
     pub(crate) fn send_signal(&self, head: &[u8]) {
         match head.len() <= MAX_FRAME {
             true => self.send_control(&ControlFrame::Application(head)),
@@ -380,10 +380,11 @@ impl Link {
         self.room() > 0
     }
 
-    /// Returns how many bytes of frames may wait in addition, so that at most half of those wait
-    /// that may.
+    /// Returns how many bytes of frames or signals may wait in addition, so that at most half of
+    /// those wait that may.
     pub(crate) fn room(&self) -> usize {
-        (MAX_QUEUED / 2).saturating_sub(lock(&self.0.frames.outbox).queued_bytes)
+        let queued = |stream: &FrameStream| lock(&stream.outbox).queued_bytes;
+        (MAX_QUEUED / 2).saturating_sub(queued(&self.0.frames).max(queued(&self.0.signals)))
     }
 
     /// Sends a frame of the link itself.
@@ -546,8 +547,8 @@ impl Link {
         match frame {
             ControlFrame::Application(head) => {
                 self.0.events.frame(self, head)?;
+                self.0.lookout.arrived();
                 if lane == FrameLane::Frames {
-                    self.0.lookout.arrived();
                     self.0.received_frames.fetch_add(1, Ordering::Relaxed);
                     self.0.progressed.notify_waiters();
                 }

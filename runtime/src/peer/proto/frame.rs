@@ -118,6 +118,26 @@ impl<T, B> WireFrame<T, B> {
     }
 }
 
+/// The most bytes of a value that waits for no larger one.
+const URGENT_BYTES: u64 = 64;
+
+impl WireFrame {
+    /// Returns whether the frame waits for no others, and may overtake them: it says that a step
+    /// goes on or a lock is held, or is a message of a step with a decision, a number or a credit.
+    pub(crate) fn is_urgent(&self) -> bool {
+        match self {
+            WireFrame::ToCaller { frame: CallerFrame::Heartbeat { .. }, .. }
+            | WireFrame::ToPeer { frame: PeerFrame::Renew { .. }, .. } => true,
+            WireFrame::ToCaller { frame: CallerFrame::Message(message), .. }
+            | WireFrame::ToPeer { frame: PeerFrame::Message(message), .. } => match &message.message {
+                PartMessage::Value { tensor, .. } => tensor.n_bytes() <= URGENT_BYTES,
+                PartMessage::Credit { .. } => true,
+            },
+            _ => false,
+        }
+    }
+}
+
 /// A frame about the link itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum LinkFrame {

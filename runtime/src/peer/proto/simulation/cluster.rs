@@ -406,8 +406,7 @@ impl ClusterModel {
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{:9.3} node{node} -> node{other}: {frame:?}", self.now.as_secs_f64()));
         }
-        // A heartbeat waits for no other frame.
-        let is_signal = matches!(frame, WireFrame::ToCaller { frame: CallerFrame::Heartbeat { .. }, .. });
+        let is_signal = frame.is_urgent();
         let encoded = match encode(frame) {
             Ok(encoded) => encoded,
             Err(error) => return self.wrong(format!("a frame cannot be encoded: {error}")),

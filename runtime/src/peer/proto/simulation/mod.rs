@@ -3,9 +3,9 @@
 //! Each seed determines a cluster of one to three owners of sessions and one to four peers, what
 //! the users do, and what goes wrong: connections are cut, nodes cannot reach each other, processes
 //! are started again, freeze, or leave; programs are refused or cut in another way, operations fail
-//! or never end,
-//! messages are never sent, limits are reached. Control frames of a connection keep their order.
-//! Heartbeats and frames with a body overtake them or lag. Each frame is encoded and decoded.
+//! or never end, messages are never sent, limits are reached. Control frames of a connection keep
+//! their order. Urgent frames and frames with a body overtake them or lag. Each frame is encoded and
+//! decoded.
 //!
 //! At each event, and at the end,
 //!
