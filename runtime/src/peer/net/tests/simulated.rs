@@ -73,30 +73,54 @@ async fn pair(network: &Network, profile: Profile) -> (SimulatedNode, SimulatedN
     (client, server, there, back)
 }
 
+/// The first byte of a signal of a test.
+const SIGNAL: u8 = 255;
+
+/// Returns a network that loses and reorders packets.
+fn bad_weather(seed: u64) -> Weather {
+    // In some networks many packets arrive twice, in some all of them.
+    let duplicates = [0.0, 0.2, 1.0][seed as usize % 3];
+    let bad = Weather { jitter: Duration::from_millis(5), loss: 0.03, duplicates, ..Weather::FAIR };
+    if seed < 6 {
+        return bad;
+    }
+    let mut random = seed;
+    let mut below = |n: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % n
+    };
+    Weather {
+        delay: Duration::from_micros(100 + below(30_000)),
+        jitter: Duration::from_micros(below(20_000)),
+        loss: 0.01 + below(70) as f64 / 1_000.0,
+        rate: [2e6, 2e7, 1e9][below(3) as usize],
+        mtu: [1_252, 1_472, 9_000][below(3) as usize],
+        ..bad
+    }
+}
+
+/// `ANABRANCH_SLOW=1` runs 60 networks.
 #[test]
-fn frames_and_bodies_arrive_over_a_bad_network() {
-    for seed in 0..6 {
-        // In some networks many packets arrive twice, in one all of them.
-        let duplicates = [0.0, 0.2, 1.0][seed as usize % 3];
-        let bad = Weather { jitter: Duration::from_millis(5), loss: 0.03, duplicates, ..Weather::FAIR };
+fn frames_signals_and_bodies_arrive_over_bad_networks() {
+    let n = if std::env::var_os("ANABRANCH_SLOW").is_some() { 60 } else { 6 };
+    for seed in 0..n {
+        let bad = bad_weather(seed);
         simulate(async {
             let network = Network::new(seed, bad);
             let (client, server, there, back) = pair(&network, Profile::Wan).await;
             for i in 0..40_u8 {
                 for link in [&there, &back] {
                     link.send(vec![i; usize::from(i) * 100]);
-                    link.send_bulk(
-                        vec![i],
-                        pattern(usize::from(i) * 9000, u64::from(i)).into(),
-                        i32::from(i % 4),
-                        None,
-                    );
+                    link.send_signal(&[SIGNAL, i]);
+                    let body = pattern(usize::from(i) * 9000, u64::from(i));
+                    link.send_bulk(vec![i], body.into(), i32::from(i % 4), None);
                 }
             }
             for node in [&client, &server] {
-                let (mut frames, mut bodies) = (0, [false; 40]);
-                while frames < 40 || bodies.contains(&false) {
+                let (mut frames, mut signals, mut bodies) = (0, 0, [false; 40]);
+                while frames < 40 || signals < 40 || bodies.contains(&false) {
                     match node.next().await {
+                        NetEvent::Frame(signal) if signal[..] == [SIGNAL, signals] => signals += 1,
                         NetEvent::Frame(frame) => {
                             assert_eq!(frame, vec![frames; usize::from(frames) * 100]);
                             frames += 1;
@@ -111,8 +135,8 @@ fn frames_and_bodies_arrive_over_a_bad_network() {
                     }
                 }
             }
-            assert!(there.stats().lost_packets > 0);
-            assert_eq!(network.duplicated() > 100, duplicates > 0.0);
+            assert!(there.stats().lost_packets > 0, "{bad:?}");
+            assert_eq!(network.duplicated() > 100, bad.duplicates > 0.0, "{bad:?}");
             // A packet that arrives twice is received once.
             pass(Duration::from_secs(1)).await;
             for node in [&client, &server] {
