@@ -30,7 +30,8 @@
 //!   with others reads or writes storage that one of the others writes.
 //! - P5. Inputs, constants and variables are never written while the instructions run. All
 //!   variables are updated together at the end, and only if no instruction failed. These updates
-//!   cannot fail or be interrupted.
+//!   cannot fail or be interrupted. An update reads no variable that an earlier one has written,
+//!   unless it is to read the new value. What is assigned or added is in no variable.
 //! - P6. Constants of rank 0 are in registers that no instruction writes.
 //! - P7. A buffer that makes up a whole output is in memory that the caller receives, from its
 //!   first write to the end. A failed call does not expose it.
@@ -275,6 +276,9 @@ pub(crate) struct Update {
     pub(crate) operands: Vec<TensorOperand>,
     /// The variables that receive the results, as distinct indices in the graph.
     pub(crate) vars: Vec<usize>,
+    /// The variables among the operands whose new values are read. Earlier updates have written
+    /// them. Of all others, the value before the step is read.
+    pub(crate) new_values: Vec<usize>,
     pub(crate) loc: Loc,
 }
 
