@@ -45,7 +45,7 @@ impl FusionTarget for GpuTarget {
         let Op::Prim(op, _) = graph.node(node).op else { return false };
         match op.class {
             OpClass::Scalar(_) | OpClass::Reduce(_) | OpClass::Random(_) => true,
-            _ => matches!(op, prim::MATMUL | prim::CONV | prim::CONV_INPUT_GRAD | prim::CONV_WEIGHT_GRAD),
+            _ => op.is_product(),
         }
     }
 
