@@ -36,6 +36,7 @@ mod host_memory;
 pub(crate) mod measure;
 #[cfg(any(test, feature = "testing"))]
 mod opaque;
+mod optimize;
 mod simulated;
 mod step;
 mod step_lock;
@@ -44,8 +45,6 @@ mod topology;
 pub(crate) mod variables;
 mod whole;
 
-pub(crate) use crate::cpu::optimize::optimize;
-pub(crate) use crate::cpu::program::{CompileOptions, StopCheck};
 pub(crate) use buffer::{DeviceBuffer, DeviceMemory, MemorySpace};
 pub(crate) use cpu::CpuDevice;
 #[cfg(feature = "peers")]
@@ -53,10 +52,12 @@ pub(crate) use cpu::is_thread_of_device;
 pub(crate) use executable::{Crossing, Executable, StepCx};
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use opaque::OpaqueDevice;
+pub(crate) use optimize::optimize;
 pub use simulated::SimulatedDevice;
 pub(crate) use step::{Event, HostSide, PrintTo, Step, Ticket};
 pub(crate) use topology::{DeviceId, DeviceInfo, LinkSpeed, Topology};
 
+use crate::options::{CompileOptions, StopCheck};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::ir::{Node, Op, Value};
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Result, Type};

@@ -10,10 +10,9 @@
 //!   but it keeps values of any type.
 
 use super::host_memory::bytes_of_value;
-use super::{
-    CompileOptions, Device, DeviceBuffer, DeviceId, DeviceMemory, Event, LoadedKernel, MemorySpace, StopCheck,
-};
+use super::{Device, DeviceBuffer, DeviceId, DeviceMemory, Event, LoadedKernel, MemorySpace};
 use super::{Progress, Step, Support, Ticket};
+use crate::options::{CompileOptions, StopCheck};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::fusion::{FuseNothing, FuseUnless, FusedKernel, Fusion};
 use anabranch_dsl::interp::{self, InterpOptions, RunContext, RuntimeValue};

@@ -1,8 +1,6 @@
 //! A graph that runs on several devices at once.
 
-use crate::device::{
-    CompileOptions, CpuDevice, Device, DeviceBuffer, DeviceId, HostSide, OpaqueDevice, SimulatedDevice, Support,
-};
+use crate::device::{CpuDevice, Device, DeviceBuffer, DeviceId, HostSide, OpaqueDevice, SimulatedDevice, Support};
 use crate::flow;
 #[cfg(feature = "peers")]
 use crate::flow::distributed::{CompletedStep, DistributedGraph};
@@ -10,6 +8,7 @@ use crate::flow::driver::Driver;
 use crate::flow::in_one_process;
 use crate::flow::remote::{ProcessId, Processes};
 use crate::flow::step_run::StepInputs;
+use crate::options::CompileOptions;
 use crate::place::{Placement, place_at_random_where};
 use anabranch_dsl::format::Stream;
 #[cfg(feature = "gpu")]

@@ -11,7 +11,7 @@ use super::program::{
 };
 use super::queue::{GpuQueue, Shared};
 use super::shader_loop::{Assumption, LoopOnDevice, ParallelLoopProgram, words_of};
-use crate::device::CompileOptions;
+use crate::options::CompileOptions;
 use anabranch_dsl::fusion::{
     AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, KernelStage, LoopShader, MAX_LOOP_STEPS, MAX_WORKGROUPS,
     NodeRole, ParallelLoopShader, RowLimits, StageSource, WorkgroupLoops,

@@ -73,9 +73,10 @@ pub use modelled::ModelledTimes;
 #[cfg(feature = "peers")]
 use crate::device::gpu_support::SizeLimits;
 use crate::device::{
-    CompileOptions, Device, DeviceBuffer, DeviceId, Event, LoadedKernel, MemorySpace, Progress, Step, StopCheck,
-    Support, Ticket, error_on, gpu_support,
+    Device, DeviceBuffer, DeviceId, Event, LoadedKernel, MemorySpace, Progress, Step, Support, Ticket, error_on,
+    gpu_support,
 };
+use crate::options::{CompileOptions, StopCheck};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::ir::Op;
 use anabranch_dsl::{Graph, HostTensor, Result, Type};

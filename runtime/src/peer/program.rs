@@ -8,10 +8,11 @@
 
 use super::proto::frame::Digest;
 use super::remote_device::RemoteDevice;
-use crate::device::{CompileOptions, Device, DeviceId};
+use crate::device::{Device, DeviceId};
 use crate::flow::driver::Driver;
 use crate::flow::remote::{ProcessId, Processes};
 use crate::flow::{self, Partition, PartitionOptions};
+use crate::options::{CompileOptions, CpuOptions};
 use crate::place::Placement;
 use anabranch_dsl::device::{DeviceKind, DeviceName};
 use anabranch_dsl::ir::Op;
@@ -90,15 +91,12 @@ impl ProgramSpec {
         let CompileOptions {
             check_finite,
             interpreted,
-            native,
-            native_limits: _,
-            lanes: _,
-            lane_code: _,
             fuse,
             hoist,
             max_hoisted_bytes: _,
             fallback,
             is_of_guest: _,
+            cpu: CpuOptions { native, native_limits: _, lanes: _, lane_code: _ },
         } = self.options;
         let PartitionOptions { lower_everything, lower_control, parallel_iterations } = self.flow;
         let device = |d: &ProgramDevice| (d.process.0, (d.name.kind() == DeviceKind::Gpu) as u8, d.name.index());

@@ -5,7 +5,8 @@
 //! of tensors.
 
 use crate::device::variables::{VarAccess, VarSet, YieldingLocks};
-use crate::device::{CompileOptions, HostSide, StepCx, optimize};
+use crate::device::{HostSide, StepCx, optimize};
+use crate::options::CompileOptions;
 use crate::session::Session;
 use crate::session::call::{CallOptions, RunningCall};
 use crate::session::files::{self, RunningFiles};

@@ -53,8 +53,8 @@ pub(crate) struct Devices {
     pub(crate) topology: Topology,
     /// The devices of the topology, in the same order.
     pub(crate) all: Vec<Arc<dyn Device>>,
-    /// The CPU that interprets graphs.
-    pub(crate) host: Arc<CpuDevice>,
+    /// The device that interprets graphs.
+    pub(crate) host: Arc<dyn Device>,
     /// The placement rules for variables.
     pub(crate) rules: Rules,
     /// The options of the partitioner.
@@ -129,7 +129,7 @@ impl Devices {
         rules.check(&topology)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = (cores / n).max(1);
-        let (all, host): (Vec<Arc<dyn Device>>, _) = if is_simulated {
+        let (all, host): (Vec<Arc<dyn Device>>, Arc<dyn Device>) = if is_simulated {
             let host = CpuDevice::new(DeviceId::from_index(0), None, cores);
             (SimulatedDevice::devices(&topology, true), Arc::new(host))
         } else {

@@ -1,9 +1,12 @@
 //! Functions of a session: traced and compiled once for each combination of argument types, then
 //! run.
 
+use crate::device::StepCx;
 use crate::device::timeline::Timeline;
 use crate::device::variables::VarSet;
-use crate::device::{CompileOptions, StepCx};
+use crate::options::CompileOptions;
+#[cfg(feature = "testing")]
+use crate::options::CpuOptions;
 use crate::session::Session;
 use crate::session::call::{CallOptions, RunningCall};
 use crate::session::compiled::{Cache, Compiled, begin};
@@ -120,7 +123,7 @@ where
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn native_code(self, native: bool) -> Self {
-        let options = CompileOptions { native, ..self.options };
+        let options = CompileOptions { cpu: CpuOptions { native, ..self.options.cpu }, ..self.options };
         self.with_options(options)
     }
 

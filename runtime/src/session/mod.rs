@@ -20,8 +20,11 @@ mod unoptimized;
 use self::files::TensorFiles;
 use self::queues::{QueueContent, QueueStore};
 use crate::device::variables::{VarAccess, VarStore};
-use crate::device::{CompileOptions, HostSide, PrintTo, SimulatedDevice};
+use crate::device::{HostSide, PrintTo, SimulatedDevice};
 use crate::flow;
+use crate::options::CompileOptions;
+#[cfg(feature = "testing")]
+use crate::options::CpuOptions;
 use crate::place::Rules;
 use crate::threads::ThreadLimit;
 use anabranch_dsl::device::DeviceName;
@@ -151,7 +154,7 @@ impl SessionBuilder {
     /// results are bitwise identical.
     #[cfg(feature = "testing")]
     pub fn lanes(self, lanes: usize) -> SessionBuilder {
-        SessionBuilder { run: CompileOptions { lanes, ..self.run }, ..self }
+        SessionBuilder { run: CompileOptions { cpu: CpuOptions { lanes, ..self.run.cpu }, ..self.run }, ..self }
     }
 
     /// Sets whether operations are fused into one pass over memory, and variables updated in place.

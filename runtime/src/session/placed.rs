@@ -2,9 +2,10 @@
 
 use crate::device::timeline::Timeline;
 use crate::device::variables::VarSet;
-use crate::device::{CompileOptions, DeviceId, Executable, StepCx};
+use crate::device::{DeviceId, Executable, StepCx};
 use crate::flow::distributed::DistributedGraph;
 use crate::flow::{self, driver::Driver};
+use crate::options::CompileOptions;
 use crate::place::{self, Outside, Placement};
 use crate::session::devices::Devices;
 use anabranch_dsl::device::DeviceName;
@@ -65,7 +66,7 @@ impl PlacedGraph {
                 // Checks the device constraints; the interpreter needs no device.
                 place()?;
             }
-            let executable = devices.host.whole(graph.clone(), options)?;
+            let executable = devices.host.clone().compile(graph, options)?.expect("the host runs whole graphs");
             return Ok((PlacedGraph { executable, placement: None, on: None }, Vec::new()));
         }
         if let [only] = &devices.all[..]

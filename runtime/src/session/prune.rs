@@ -1,6 +1,6 @@
 //! Pruned functions: parts of a function that compute some of its values from others.
 
-use crate::device::CompileOptions;
+use crate::options::CompileOptions;
 use crate::session::Session;
 use crate::session::call::CallOptions;
 use crate::session::compiled::begin;

@@ -3,7 +3,7 @@
 //! See [`passes::split_at_commits`] for the parts. Here they are run in turn. Between steps no lock
 //! is held, and the call may end.
 
-use crate::device::CompileOptions;
+use crate::options::CompileOptions;
 use crate::session::Session;
 use crate::session::call::RunningCall;
 use crate::session::part::PartOfFunction;
