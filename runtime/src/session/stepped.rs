@@ -90,7 +90,7 @@ impl SteppedFunction {
         for (title, part) in ["before the loop", "condition", "iteration", "after the loop"].iter().zip(self.parts()) {
             text += &format!("; {title}, a step of its own\n");
             text += &match part.open_input() {
-                None => part.compiled_for(session, &part.input_types())?.graph.explain(&session.devices),
+                None => part.compiled_for(session, &part.input_types())?.explain(&session.devices),
                 Some(_) => format!("; compiled when the extents of its inputs are known\n{}", part.graph),
             };
         }
