@@ -38,6 +38,7 @@ pub(crate) mod measure;
 mod opaque;
 mod optimize;
 mod simulated;
+mod source;
 mod step;
 mod step_lock;
 pub(crate) mod timeline;
@@ -52,8 +53,11 @@ pub(crate) use cpu::is_thread_of_device;
 pub(crate) use executable::{Crossing, Executable, StepCx};
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use opaque::OpaqueDevice;
+#[cfg(feature = "testing")]
+pub(crate) use opaque::OpaqueSource;
 pub(crate) use optimize::optimize;
 pub use simulated::SimulatedDevice;
+pub(crate) use source::DeviceSource;
 pub(crate) use step::{Event, HostSide, PrintTo, Step, Ticket};
 pub(crate) use topology::{DeviceId, DeviceInfo, LinkSpeed, Topology};
 

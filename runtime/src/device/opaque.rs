@@ -11,6 +11,8 @@
 
 use super::host_memory::bytes_of_value;
 use super::{Device, DeviceBuffer, DeviceId, DeviceMemory, Event, LoadedKernel, MemorySpace};
+#[cfg(feature = "testing")]
+use super::{DeviceInfo, DeviceSource};
 use super::{Progress, Step, Support, Ticket};
 use crate::options::{CompileOptions, StopCheck};
 use anabranch_dsl::device::DeviceName;
@@ -82,6 +84,22 @@ impl OpaqueDevice {
     fn open(&self, buffer: DeviceBuffer) -> Arc<OpaqueMemory> {
         let memory = buffer.open::<OpaqueMemory>(self.place());
         memory.unwrap_or_else(|other| panic!("{} is not in the memory of an opaque device", other.ty()))
+    }
+}
+
+/// Opens opaque devices, with rates like those of CPUs.
+#[cfg(feature = "testing")]
+#[derive(Debug)]
+pub(crate) struct OpaqueSource;
+
+#[cfg(feature = "testing")]
+impl DeviceSource for OpaqueSource {
+    fn info(&self, name: DeviceName) -> DeviceInfo {
+        DeviceInfo { name, ..DeviceInfo::cpu(0) }
+    }
+
+    fn open(&self, id: DeviceId, name: DeviceName) -> Result<Arc<dyn Device>> {
+        Ok(Arc::new(OpaqueDevice::new(id, Some(name), id.index() as u64)))
     }
 }
 

@@ -160,7 +160,7 @@ fn shared_gpus() -> &'static [Arc<dyn Device>] {
         let open = |i: u32| -> Arc<dyn Device> {
             let (id, name) = (DeviceId::from_index(i as usize), DeviceName::local(DeviceKind::Gpu, i));
             let adapter = if i == 0 { adapter.clone() } else { adapter.clone().with_predicates_on_host() };
-            Arc::new(GpuDevice::open(id, name, &adapter).unwrap_or_else(|e| panic!("{e}")).unmentioned())
+            Arc::new(GpuDevice::new(id, name, &adapter).unwrap_or_else(|e| panic!("{e}")).unmentioned())
         };
         (0..RandomPlacement::MAX_GPUS).map(open).collect()
     })
