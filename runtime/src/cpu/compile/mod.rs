@@ -65,7 +65,7 @@ use crate::cpu::native::{Native, WhyNot};
 use crate::id::id;
 use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ir::dependence::LoopVarRole;
-use anabranch_dsl::ops::Prim;
+use anabranch_dsl::ops::{OpCost, Prim};
 use anabranch_dsl::passes::CountedLoop;
 use anabranch_dsl::{DType, HostTensor, Loc, TensorType, Type};
 use std::ops::Range;
@@ -151,6 +151,8 @@ pub(crate) struct TensorOp {
     pub(crate) out: Out,
     /// The graph operation, for kernels that can fail.
     pub(crate) meaning: Option<Box<SourceOp>>,
+    /// The cost of the graph operation, if the kernel computes its sums of products.
+    pub(crate) cost: OpCost,
     /// The name of the graph operation.
     pub(crate) name: &'static str,
     pub(crate) loc: Loc,

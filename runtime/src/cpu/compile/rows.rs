@@ -18,6 +18,7 @@ use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::map_reduce::ReducedLayout;
 use crate::cpu::kernels::rows::{RowKernel, RowStage, RowStageDest, RowStageInput, RowStageKind};
 use crate::cpu::memory::MAX_WRITTEN;
+use anabranch_dsl::ops::OpCost;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 
@@ -255,7 +256,8 @@ impl JoinedRows {
         }
         draft.items[last.item] = Item::Instr(Instr::Run(last.op));
         let out = Out::Views(outs);
-        draft.tensor_ops[last.op.index()] = TensorOp { kernel, operands, out, meaning: None, name, loc };
+        draft.tensor_ops[last.op.index()] =
+            TensorOp { kernel, operands, out, meaning: None, cost: OpCost::default(), name, loc };
     }
 }
 

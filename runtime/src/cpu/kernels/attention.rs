@@ -112,12 +112,6 @@ impl Attention {
         }
     }
 
-    pub(crate) fn multiplications(&self) -> usize {
-        let passes = if self.gradients { 3 } else { 1 };
-        let matrices: usize = self.batch.iter().map(|axis| axis.n).product();
-        passes * matrices * self.n * self.m * (self.size + self.width)
-    }
-
     pub(crate) fn run(&self, operands: &[TensorOperand], out: &mut [u8], sources: &Sources<'_>) {
         match operands[0].view().dtype {
             DType::F32 => self.run_as::<f32>(operands, bytemuck::cast_slice_mut(out), sources),

@@ -209,10 +209,6 @@ impl Matmul {
         Matmul { adds, ..self.clone() }
     }
 
-    pub(crate) fn multiplications(&self) -> usize {
-        self.batch.iter().map(|axis| axis.n).product::<usize>().saturating_mul(self.m * self.k * self.n)
-    }
-
     /// Returns the work of one matrix in multiplications. With few rows or columns, reading the
     /// operands takes longer than multiplying.
     fn work_of_matrix(&self) -> usize {

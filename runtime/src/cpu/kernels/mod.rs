@@ -127,18 +127,18 @@ pub(crate) enum Kernel {
 }
 
 impl Kernel {
-    /// Returns the approximate number of multiplications of a compute-intensive kernel, and 0 for
-    /// others.
-    pub(crate) fn multiplications(&self) -> usize {
-        match self {
-            Kernel::Matmul(product) => product.multiplications(),
-            Kernel::Attention(attention) => attention.multiplications(),
-            Kernel::Conv(conv) => conv.multiplications(),
-            Kernel::ChannelsLast(conv) => conv.multiplications(),
-            Kernel::ConvWeights(conv) => conv.multiplications(),
-            Kernel::ChannelsLastWeights(conv) => conv.multiplications(),
-            _ => 0,
-        }
+    /// Returns whether the kernel computes sums of products, which takes most of the time of its
+    /// graph operation.
+    pub(crate) fn is_contraction(&self) -> bool {
+        matches!(
+            self,
+            Kernel::Matmul(_)
+                | Kernel::Attention(_)
+                | Kernel::Conv(_)
+                | Kernel::ChannelsLast(_)
+                | Kernel::ConvWeights(_)
+                | Kernel::ChannelsLastWeights(_)
+        )
     }
 }
 

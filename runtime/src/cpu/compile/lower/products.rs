@@ -74,6 +74,7 @@ impl<'g> Lower<'g> {
     /// Returns the kernel of a product, with its operands in the layout that the kernel reads.
     fn product_of(&mut self, stage: &KernelStage) -> Result<Product<'g>> {
         let (data, def, attrs) = self.stage_op(stage);
+        self.begin_contraction(stage.node);
         let mut operands = [self.known_view(data.operands[0])?, self.known_view(data.operands[1])?];
         let ty = self.graph.ty(data.results[0]).element();
         let shape = ty.shape.known().expect("the shapes are known");

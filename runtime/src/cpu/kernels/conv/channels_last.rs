@@ -138,10 +138,6 @@ impl ChannelsLast {
         Pack::transposed(self.filters, self.inner, dtype)
     }
 
-    pub(crate) fn multiplications(&self) -> usize {
-        self.work
-    }
-
     /// Returns the names of the operations of the epilogue.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.epilogue.iter().flat_map(Epilogue::names)

@@ -76,7 +76,7 @@ impl ChannelsLastWeightGrad {
         })
     }
 
-    pub(crate) fn multiplications(&self) -> usize {
+    fn multiplications(&self) -> usize {
         self.batch * self.grid.iter().product::<usize>() * self.filters * self.places.len()
     }
 

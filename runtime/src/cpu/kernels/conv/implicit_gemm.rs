@@ -105,10 +105,6 @@ impl ImplicitGemm {
         ImplicitGemm { epilogue: Some(epilogue), ..self }
     }
 
-    pub(crate) fn multiplications(&self) -> usize {
-        self.work
-    }
-
     /// Returns the names of the operations of the epilogue.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.epilogue.iter().flat_map(Epilogue::names)

@@ -53,7 +53,7 @@ impl WeightGrad {
         WeightGrad { taps: g.taps(), filters, splits, merged, geometry: g }
     }
 
-    pub(crate) fn multiplications(&self) -> usize {
+    fn multiplications(&self) -> usize {
         let g = &self.geometry;
         g.batch * g.y.iter().product::<usize>() * g.groups * g.filters * g.channels * g.window()
     }
