@@ -1,7 +1,7 @@
 //! Conversion of a draft to a plan: allocates storage, orders moves and resolves labels.
 
 use super::allocate::{Request, allocate};
-use super::draft::{Draft, Item, Move, Storage};
+use super::draft::{Draft, Item, Move};
 use super::liveness::Liveness;
 use super::moves::{Ordered, in_order};
 use super::parallel_ops::is_heavy;
@@ -13,6 +13,7 @@ use super::{
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
 use crate::cpu::lanes::WhyNotInLanes;
+use crate::cpu::memory::Storage;
 use crate::cpu::memory::{BufferLocation, MAX_WRITTEN};
 use crate::cpu::native::WhyNot;
 use anabranch_dsl::ops::OpCost;

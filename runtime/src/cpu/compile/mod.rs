@@ -55,116 +55,30 @@ mod registers;
 mod rows;
 mod updates;
 mod verify;
-mod view;
 
-use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::elementwise::Map;
+use crate::cpu::kernels::{ScalarOp, SourceOp, TensorOp};
 use crate::cpu::lanes::{LaneProgram, WhyNotInLanes};
-use crate::cpu::memory::BufferLocation;
+use crate::cpu::memory::{
+    Base, BufferId, BufferLocation, MemoryLayout, Out, Reg, SlotId, StackId, Storage, TensorOperand, View,
+};
 use crate::cpu::native::{Native, WhyNot};
 use crate::id::id;
-use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ir::dependence::LoopVarRole;
-use anabranch_dsl::ops::{OpCost, Prim};
 use anabranch_dsl::passes::CountedLoop;
 use anabranch_dsl::{DType, HostTensor, Loc, TensorType, Type};
 use std::ops::Range;
 
-pub(crate) use draft::Storage;
 #[cfg(feature = "jit")]
 pub(crate) use draft::{AccessKind, instr_touches};
 pub(crate) use exec::{Context, StackOrList, no_memory_for_list};
 pub(crate) use explain::kernels_text;
 pub(crate) use lower::{LowerOptions, lower};
 pub(crate) use profile::{PlanProfile, PlanTimes, TimedWork, WorkText};
-pub(crate) use view::{Base, MemoryLayout, View, row_major};
 
-id! {
-    /// Index of a register, which holds one element of any type.
-    Reg, "r"
-}
-id! {
-    /// Index of a buffer, a region of the arena.
-    BufferId, "b"
-}
-id! {
-    /// Index of a stack or list of tensors.
-    StackId, "s"
-}
-id! {
-    /// Index of a slot, a tensor whose shape is unknown until it is computed.
-    SlotId, "d"
-}
 id! {
     /// Index of a tensor operation in [`Plan::tensor_ops`].
     TensorOpId, "op"
-}
-
-/// An operand of a tensor operation.
-#[derive(Clone, Debug)]
-pub(crate) enum TensorOperand {
-    /// A tensor of known shape.
-    View(View),
-    /// A tensor of unknown shape.
-    Slot(SlotId),
-}
-
-impl TensorOperand {
-    /// Returns the view. Only the reference kernel accepts slots.
-    pub(crate) fn view(&self) -> &View {
-        match self {
-            TensorOperand::View(v) => v,
-            TensorOperand::Slot(s) => panic!("{s:?} given to a kernel that needs known shapes"),
-        }
-    }
-}
-
-/// The destination of a tensor operation.
-#[derive(Clone, Debug)]
-pub(crate) enum Out {
-    /// A view of a buffer. A view is contiguous, except for copies.
-    View(View),
-    /// Views of several buffers, each of which covers its buffer.
-    Views(Vec<View>),
-    /// One element.
-    Reg(Reg, DType),
-    /// A tensor of unknown shape.
-    Slot(SlotId),
-    /// No destination here: the instruction that refers to the operation knows it.
-    Nothing,
-}
-
-/// The graph operation that a tensor operation computes, for errors and the reference kernel.
-#[derive(Clone, Debug)]
-pub(crate) struct SourceOp {
-    pub(crate) def: Prim,
-    pub(crate) attrs: Attrs,
-    /// The name of the operation in errors.
-    pub(crate) name: &'static str,
-}
-
-/// A tensor operation, or the operands of another instruction besides its registers.
-#[derive(Debug)]
-pub(crate) struct TensorOp {
-    pub(crate) kernel: Kernel,
-    pub(crate) operands: Vec<TensorOperand>,
-    pub(crate) out: Out,
-    /// The graph operation, for kernels that can fail.
-    pub(crate) meaning: Option<Box<SourceOp>>,
-    /// The cost of the graph operation, if the kernel computes its sums of products.
-    pub(crate) cost: OpCost,
-    /// The name of the graph operation.
-    pub(crate) name: &'static str,
-    pub(crate) loc: Loc,
-}
-
-/// An operation on registers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ScalarOp {
-    pub(crate) op: Prim,
-    /// The type of the operands. For `select`, the type of the two alternatives.
-    pub(crate) operand: DType,
-    pub(crate) result: DType,
 }
 
 /// An instruction of a plan.

@@ -10,10 +10,11 @@
 //! that cannot fail move, and only by [`REACH`] items, so live ranges grow little. Results do not
 //! depend on what runs in parallel.
 
-use super::draft::{AccessKind, Draft, Item, Storage};
+use super::draft::{AccessKind, Draft, Item};
 use super::{Instr, TensorOp, TensorOpId};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::memory::MAX_WRITTEN;
+use crate::cpu::memory::Storage;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Minimum multiplications and additions of a heavy operation, about 10 µs, which exceeds the

@@ -18,10 +18,11 @@
 //! Adam. The fused updates are computed block by block, so each may read a result of another update
 //! only at the same elements.
 
-use super::draft::{AccessKind, Draft, Item, Storage};
+use super::draft::{AccessKind, Draft, Item};
 use super::{Assign, Base, BufferId, Instr, Out, TensorOpId, TensorOperand, Update, View};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::elementwise::{Arg, MAX_OPERANDS, MAX_OPS, MAX_RESULTS, Map, MapOp};
+use crate::cpu::memory::Storage;
 use anabranch_dsl::{DType, Loc, TensorType};
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -9,9 +9,10 @@
 //! from its first access in the code to its last, and to the end of each loop that reads it but
 //! begins after its first access.
 
-use super::draft::{AccessKind, Storage, StorageIds, instr_touches};
+use super::draft::{AccessKind, StorageIds, instr_touches};
 use super::{Assign, Base, BufferId, Instr, Out, Plan, TensorOp, TensorOperand, View};
 use crate::cpu::kernels::Kernel;
+use crate::cpu::memory::Storage;
 use crate::cpu::memory::{ALIGN, BufferLocation, MAX_WRITTEN};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

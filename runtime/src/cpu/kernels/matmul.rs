@@ -18,9 +18,9 @@
 use super::epilogue::Epilogue;
 use super::gemm::{self, GemmBlock, RightLayout, SLAB, Strides};
 use super::walk::{Axis, merged};
-use crate::cpu::compile::{TensorOperand, View, row_major};
 use crate::cpu::element::CpuElement;
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::{TensorOperand, View, row_major};
 use crate::cpu::vector::{InstructionSet, Lane};
 use crate::threads;
 use anabranch_dsl::DType;

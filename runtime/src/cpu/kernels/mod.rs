@@ -19,6 +19,7 @@ pub(crate) mod index;
 pub(crate) mod map_reduce;
 pub(crate) mod matmul;
 mod occurrences;
+mod op;
 pub(crate) mod pool;
 pub(crate) mod random;
 pub(crate) mod reduce;
@@ -28,8 +29,9 @@ pub(crate) mod rows;
 pub(crate) mod softmax;
 pub(crate) mod walk;
 
+pub(crate) use op::{ScalarOp, SourceOp, TensorOp};
+
 use super::memory::Sources;
-use crate::cpu::compile::TensorOp;
 use anabranch_dsl::format::{Stream, Template};
 use anabranch_dsl::ir::{FileOp, ListOp, QueueId, QueueOp};
 

@@ -101,7 +101,7 @@ impl fmt::Display for WhyNotInLanes {
 mod code {
     use super::block::Declined;
     use super::code_input::{CodeBlock, LaneBody};
-    use super::program::BasicBlock;
+    use crate::cpu::lanes::program::BasicBlock;
     use crate::options::CodeVectors;
     use std::fmt;
 

@@ -2,8 +2,10 @@
 
 use super::code::{self, LaneCode};
 use super::code_input::LaneBody;
-use crate::cpu::compile::{Base, BufferId, Reg, ScalarOp, StackId, TripCount};
+use crate::cpu::compile::TripCount;
+use crate::cpu::kernels::ScalarOp;
 use crate::cpu::kernels::functions::{BlockFn, OperandCheck};
+use crate::cpu::memory::{Base, BufferId, Reg, StackId};
 use crate::options::CodeVectors;
 use anabranch_dsl::ir::ListOp;
 use anabranch_dsl::{DType, Loc};

@@ -108,7 +108,8 @@ impl fmt::Display for WhyNot {
 #[cfg(not(feature = "jit"))]
 mod without_jit {
     use super::{WhyNot, region};
-    use crate::cpu::compile::{Base, Plan};
+    use crate::cpu::compile::Plan;
+    use crate::cpu::memory::Base;
     use crate::cpu::memory::stack::StackStorage;
     use crate::options::NativeLimits;
     use anabranch_dsl::interp::StopFlag;

@@ -8,10 +8,12 @@
 
 use super::elementwise::ElementExpr;
 use super::{Instr, Item, Kernel, Lower, LoweredValue};
-use crate::cpu::compile::{Base, MemoryLayout, Out, SourceOp, TensorOpId, TensorOperand, View};
+use crate::cpu::compile::TensorOpId;
+use crate::cpu::kernels::SourceOp;
 use crate::cpu::kernels::conv::{ChannelsLast, Geometry, ImplicitGemm};
 use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::kernels::matmul::{Matmul, Pack};
+use crate::cpu::memory::{Base, MemoryLayout, Out, TensorOperand, View};
 use anabranch_dsl::fusion::{FusedKernel, KernelStage};
 use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ops::{Prim, prim};

@@ -10,10 +10,10 @@
 use super::padded_patches::{GridChunk, POSITIONS, PaddedPatches, PatchWindows, with_room};
 use super::phase::Phase;
 use super::{Geometry, LANES, PARALLEL, PARTS};
-use crate::cpu::compile::{MemoryLayout, TensorOperand};
 use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::kernels::matmul::Pack;
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::{MemoryLayout, TensorOperand};
 use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
 use crate::threads;
 use anabranch_dsl::DType;

@@ -12,9 +12,9 @@
 
 use super::phase::Phase;
 use super::{Geometry, LineSegment, LineSegments, PARALLEL, PARTS, Panel, divisor, inside};
-use crate::cpu::compile::TensorOperand;
 use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::TensorOperand;
 use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
 use crate::threads;
 use anabranch_dsl::DType;

@@ -10,8 +10,8 @@
 
 use super::implicit_gemm::{Lines, copy};
 use super::{Geometry, LineSegments, PARALLEL, PARTS, Panel, divisor, inside};
-use crate::cpu::compile::TensorOperand;
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::TensorOperand;
 use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
 use crate::threads;
 use anabranch_dsl::DType;
