@@ -386,7 +386,7 @@ impl Finder<'_> {
             }
         }
         data.operands.iter().for_each(|&v| self.end(v));
-        let is_loop = matches!(data.op, Op::While { .. });
+        let is_loop = self.graph.as_while(node).is_some();
         self.loops += usize::from(is_loop);
         self.graph.running_regions(node).for_each(|region| self.region(region));
         self.loops -= usize::from(is_loop);

@@ -123,8 +123,7 @@ impl Device for OpaqueDevice {
         if op.is_of_session() {
             return Support::No("has no queues and files".to_owned());
         }
-        let keeps =
-            matches!(op, Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Cond | Op::While { .. } | Op::Call(_));
+        let keeps = matches!(op, Op::Constant(_) | Op::Read(_) | Op::Assign(_)) || op.is_construct();
         if !keeps && operands.iter().chain(results).any(|ty| ty.element().dtype == DType::F64) {
             return Support::No("has no f64".to_owned());
         }

@@ -371,7 +371,7 @@ impl GpuLowering<'_> {
                 data.operands.iter().try_for_each(|&v| self.require(open, v))?;
                 open.ops.push(GpuOp::List(ListProgram::new(self.graph, node, self.shared)?));
             }
-            Op::Cond | Op::While { .. } | Op::Call(_) => {
+            op if op.is_construct() => {
                 data.operands.iter().try_for_each(|&v| self.require(open, v))?;
                 open.ops.push(if let Some(construct) = self.graph.as_while(node) {
                     let (cond, body) = (construct.cond(), construct.body());
