@@ -44,9 +44,9 @@ pub use anabranch_dsl::ir::{
 };
 #[doc(inline)]
 pub use anabranch_dsl::ops::{
-    Aliasing, Arity, BinaryFunction, Combiner, Coord, CostCx, Coverage, Effects, Effort, Eval, EvalCx, Exactness, Grad,
-    GradNode, GradRule, GradValue, Halves, InGraph, InTrace, Infer, InferCx, Laws, OpClass, OpCost, OpDef, OpError,
-    Prim, ScalarForm, UnaryFunction, ValueCx, ViewCx, ViewForm, ViewMap, emit, prim, register,
+    Aliasing, Arity, BinaryFunction, Combiner, Contraction, Coord, CostCx, Coverage, Effects, Effort, Eval, EvalCx,
+    Exactness, Grad, GradNode, GradRule, GradValue, Halves, InGraph, InTrace, Infer, InferCx, Laws, OpClass, OpCost,
+    OpDef, OpError, Prim, ScalarForm, UnaryFunction, ValueCx, ViewCx, ViewForm, ViewMap, emit, prim, register,
 };
 #[doc(inline)]
 pub use anabranch_dsl::passes::{Dce, Pass, Pipeline};

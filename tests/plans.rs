@@ -2,7 +2,7 @@
 //! `f32`, as on x86-64 with AVX2 or AVX-512.
 #![cfg(target_arch = "x86_64")]
 
-use crate::support::plans::check_plans;
+use crate::support::plans::{ArenasOfPacked, check_plans};
 use anabranch_benches::ALL;
 
 #[test]
@@ -12,6 +12,6 @@ fn plans_of_benchmarks_are_as_recorded() {
         // Only these have a matrix with fewer columns than a vector.
         let is_padded_to_8 = *module == "training" && !std::arch::is_x86_feature_detected!("avx512f");
         let vectors = if is_padded_to_8 { "_avx2" } else { "" };
-        check_plans(&format!("benchmarks/{module}{vectors}"), &plans);
+        check_plans(&format!("benchmarks/{module}{vectors}"), &plans, ArenasOfPacked::Kept);
     }
 }

@@ -15,7 +15,7 @@
 
 use anabranch_dsl::fusion::{FuseEverything, Fusion};
 use anabranch_dsl::ir::verify;
-use anabranch_dsl::ops::{self, Grad, OpClass};
+use anabranch_dsl::ops::{self, Contraction, Grad, OpClass};
 use anabranch_dsl::passes::{
     Cse, Dce, Fold, HoistCasts, HoistMatmuls, Inline, Licm, MergeLoopVars, MergeProducts, Pass, Scalarize, Scatters,
     Simplify, SumsToConcat, Widen, specialize,
@@ -179,7 +179,8 @@ fn operations() -> String {
     rows.extend(ops::all().map(|op| {
         let attrs: Vec<String> = op.attrs.iter().map(|(name, kind)| format!("{name}: {kind:?}")).collect();
         let class = match op.class {
-            OpClass::Contract(_) => "Contract".to_owned(),
+            OpClass::Contract(Contraction::Product(_)) => "Contract(Product)".to_owned(),
+            OpClass::Contract(Contraction::Composite(_)) => "Contract(Composite)".to_owned(),
             OpClass::View(view) => format!("View({:?})", view.coverage),
             OpClass::Scalar(_) => format!("Scalar({})", op.scalar_effort().expect("it is elementwise").0),
             class => format!("{class:?}"),

@@ -173,7 +173,7 @@ fn random_graphs_have_everything() {
         graph.visit_nodes(graph.root(), &mut |n| {
             match graph.node(n).op {
                 Op::Cond => conds += 1,
-                Op::While { .. } => whiles += 1,
+                _ if graph.as_while(n).is_some() => whiles += 1,
                 Op::Stack(_) => stacks += 1,
                 Op::Assign(_) => assigns += 1,
                 Op::Call(kind) => *calls.entry(kind.name()).or_insert(0) += 1,

@@ -24,6 +24,7 @@ mod flow;
 mod gpu;
 mod guests;
 mod id;
+mod options;
 #[cfg(feature = "peers")]
 mod peer;
 mod place;

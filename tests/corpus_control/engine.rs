@@ -144,7 +144,8 @@ pub fn check_corpus(name: &str, cases: &[ControlCase], at_least: usize) {
     check_all(cases, at_least);
     assert!(graphs_at_real_peers() > 0, "none of the graphs ran at real peers");
     let graphs: Vec<_> = cases.iter().map(ControlCase::graphs).collect();
-    support::plans::check_plans(name, &graphs.iter().flat_map(|of_case| plans(of_case)).collect::<Vec<_>>());
+    let plans: Vec<_> = graphs.iter().flat_map(|of_case| plans(of_case)).collect();
+    support::plans::check_plans(name, &plans, support::plans::ArenasOfPacked::LeftOut);
     crate::shaders::check_kernels(graphs.iter().flatten().map(|(_, graph)| graph));
 }
 

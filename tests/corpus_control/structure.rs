@@ -3,7 +3,7 @@
 
 use anabranch::dsl::Graph;
 use anabranch::dsl::function::{GraphFn, trace_fn};
-use anabranch::dsl::ir::{Node, Op};
+use anabranch::dsl::ir::Node;
 use anabranch::prelude::*;
 use anabranch::{DType, TensorType};
 
@@ -18,7 +18,7 @@ fn traced<Args, F: GraphFn<Args>>(f: F, types: &[TensorType]) -> Graph {
 fn constructs(graph: &Graph) -> Vec<Node> {
     let mut found = Vec::new();
     graph.visit_nodes(graph.root(), &mut |node| {
-        if matches!(graph.node(node).op, Op::Cond | Op::While { .. }) {
+        if graph.as_cond(node).is_some() || graph.as_while(node).is_some() {
             found.push(node);
         }
     });

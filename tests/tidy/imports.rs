@@ -45,18 +45,19 @@ fn reaches(graph: &ImportGraph, from: &ModulePath, to: &ModulePath) -> bool {
 }
 
 /// No file or folder of a level imports one of a later level. Those of one level may import each
-/// other.
+/// other. A level that names a file in a folder takes it out of the level of the folder.
 pub(crate) fn upward_imports(sources: &[SourceFile], folder: &str, levels: &[&[&str]]) -> Report {
     let level = |module: &ModulePath| {
-        levels.iter().position(|level| module.first().is_some_and(|first| level.contains(&first.as_str())))
+        let position = |path: &str| levels.iter().position(|level| level.contains(&path));
+        (1..=module.len()).rev().find_map(|n| position(&module[..n].join("/")))
     };
     let mut report = Report::default();
     for (module, imported) in imports(sources, folder) {
         let Some(own) = level(&module) else { continue };
-        let above: BTreeSet<&String> =
-            imported.iter().filter(|target| level(target) > Some(own)).filter_map(|target| target.first()).collect();
+        let above: BTreeSet<String> =
+            imported.iter().filter(|target| level(target) > Some(own)).map(|target| target.join("::")).collect();
         report.look(above.is_empty(), || {
-            let above: Vec<&str> = above.iter().map(|name| name.as_str()).collect();
+            let above: Vec<&str> = above.iter().map(String::as_str).collect();
             format!("{folder}: `{}` imports from {}", module.join("::"), above.join(", "))
         });
     }

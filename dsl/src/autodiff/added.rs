@@ -160,10 +160,12 @@ fn thread_through(
     let mut value = init;
     let mut results = Vec::new();
     for &(node, region) in path {
-        let (param, result) = match graph.node(node).op {
-            Op::While { .. } => graph.add_loop_var(node, value),
-            Op::Cond => graph.add_cond_result(node, value, region),
-            ref op => panic!("{} is swept as a copy: nothing in it is saved", op.name()),
+        let (param, result) = if graph.as_while(node).is_some() {
+            graph.add_loop_var(node, value)
+        } else if graph.as_cond(node).is_some() {
+            graph.add_cond_result(node, value, region)
+        } else {
+            panic!("{} is swept as a copy: nothing in it is saved", graph.node(node).op.name())
         };
         results.push(result);
         value = param;

@@ -160,7 +160,7 @@ fn elements_matter(g: &crate::Graph, region: Region, list: Value) -> bool {
             Op::List(ListOp::Push | ListOp::Write | ListOp::Scatter) => {
                 forms.insert(data.results[0]);
             }
-            Op::Cond | Op::While { .. } | Op::Call(_) => {
+            op if op.is_construct() => {
                 let inside = data.regions.iter().flat_map(|&r| &g.region(r).params);
                 forms.extend(inside.chain(&data.results).filter(|&&v| matches!(g.ty(v), Type::List(_))));
             }

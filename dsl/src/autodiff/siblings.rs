@@ -20,10 +20,10 @@ pub(super) fn check(graph: &GraphBuilder, losses: &[Value], wrt: &[Value], loc: 
         if losses.iter().any(|loss| active.contains(loss)) {
             let data = graph.node(node);
             let name = graph.value(v).name.map_or_else(|| "a value".to_owned(), |name| format!("`{name}`"));
-            let what = match data.op {
-                Op::Cond => "branch",
-                Op::While { .. } => "loop",
-                _ => "checkpoint",
+            let what = match (graph.as_cond(node), graph.as_while(node)) {
+                (Some(_), _) => "branch",
+                (_, Some(_)) => "loop",
+                (None, None) => "checkpoint",
             };
             return Err(Diagnostic::new(format!(
                 "gradients: the loss depends on {name} inside the {what} that computes both"

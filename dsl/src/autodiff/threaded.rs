@@ -86,7 +86,7 @@ fn reads_parts(g: &crate::Graph, region: Region, v: Value) -> bool {
         }
         match &data.op {
             Op::Prim(..) => reads_part(g, data) && data.operands[0] == v,
-            Op::Cond | Op::While { .. } | Op::Call(_) => data.regions.iter().any(|&inner| {
+            op if op.is_construct() => data.regions.iter().any(|&inner| {
                 let mut params = g.entry(inner).filter(|&(_, outer)| outer == v);
                 params.any(|(param, _)| reads_parts(g, inner, param))
             }),

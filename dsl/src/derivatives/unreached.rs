@@ -157,10 +157,10 @@ impl Unreached<'_> {
                 let (data, i) = (graph.node(node), i as usize);
                 let yields = graph.result_regions(node).iter().map(|&region| graph.region(region).yields[i]);
                 let inside = graph.predicate(node).into_iter().chain(yields);
-                match &data.op {
-                    Op::Cond => inside.collect(),
-                    Op::While { .. } => inside.chain([graph.while_of(node).var(i).init]).collect(),
-                    _ => inside.chain(data.operands.iter().copied()).collect(),
+                match (graph.as_cond(node), graph.as_while(node)) {
+                    (Some(_), _) => inside.collect(),
+                    (_, Some(construct)) => inside.chain([construct.var(i).init]).collect(),
+                    (None, None) => inside.chain(data.operands.iter().copied()).collect(),
                 }
             }
             ValueDef::Param(..) => match (graph.outside(v), graph.source_of(v)) {

@@ -123,10 +123,9 @@ pub struct FuseEverything;
 impl FusionTarget for FuseEverything {
     fn computes(&self, graph: &Graph, node: Node) -> bool {
         let Op::Prim(op, _) = graph.node(node).op else { return false };
-        let is_product = matches!(op, prim::MATMUL | prim::CONV | prim::CONV_INPUT_GRAD | prim::CONV_WEIGHT_GRAD);
         let is_stage =
             |class| matches!(class, OpClass::Scalar(_) | OpClass::Reduce(_) | OpClass::Random(_) | OpClass::Rowwise(_));
-        is_product || is_stage(op.class)
+        op.is_product() || is_stage(op.class)
     }
 
     fn converts_operands(&self) -> bool {
@@ -349,7 +348,7 @@ impl Finder<'_> {
         // Whether products use a value, and whether anything else does.
         let [mut by_products, mut otherwise] = [0, 1].map(|_| vec![false; graph.n_values()]);
         graph.visit_nodes(graph.root(), &mut |node| {
-            let is_product = self.stage_op(node).is_some_and(|op| matches!(op.class, OpClass::Contract(_)));
+            let is_product = self.stage_op(node).is_some_and(Prim::is_product);
             let used = if is_product { &mut by_products } else { &mut otherwise };
             graph.node(node).operands.iter().for_each(|v| used[v.index()] = true);
             for &region in &graph.node(node).regions {
@@ -387,7 +386,7 @@ impl Finder<'_> {
             }
         }
         data.operands.iter().for_each(|&v| self.end(v));
-        let is_loop = matches!(data.op, Op::While { .. });
+        let is_loop = self.graph.as_while(node).is_some();
         self.loops += usize::from(is_loop);
         self.graph.running_regions(node).for_each(|region| self.region(region));
         self.loops -= usize::from(is_loop);

@@ -62,7 +62,7 @@ impl Graph {
     /// initial values and parameters.
     pub(crate) fn retain_results(&mut self, node: Node, stays: &[bool]) {
         self.retain_yields(node, stays);
-        if let Op::While { .. } = self.node(node).op {
+        if self.as_while(node).is_some() {
             self.retain_entry(node, stays);
         }
     }

@@ -207,6 +207,11 @@ impl Op {
         matches!(self, Op::Prim(own, _) if *own == op)
     }
 
+    /// Returns whether nodes of the operation own regions.
+    pub fn is_construct(&self) -> bool {
+        matches!(self, Op::Cond | Op::While { .. } | Op::Call(_))
+    }
+
     /// Returns whether this is an operation on what the session has outside of the graph: a queue
     /// or a file.
     pub fn is_of_session(&self) -> bool {

@@ -10,6 +10,7 @@
 //! type inference and the text form also know the layout.
 
 use super::{CallKind, Graph, Node, NodeData, Op, Region, Value, ValueDef};
+use std::num::NonZeroU32;
 
 /// The source of the values of a region parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +108,13 @@ impl<'g> WhileNode<'g> {
     /// Returns the value in the condition that is true if another iteration runs.
     pub fn predicate(self) -> Value {
         self.graph.region(self.cond()).yields[0]
+    }
+
+    /// Returns the number of iterations that may run concurrently, if the session does not choose
+    /// it.
+    pub fn parallel_iterations(self) -> Option<NonZeroU32> {
+        let Op::While { parallel_iterations } = self.data.op else { panic!("the node is a loop") };
+        parallel_iterations
     }
 
     /// Returns the number of loop variables.

@@ -43,7 +43,7 @@ static ATTENTION: OpDef = OpDef {
         parts.into_iter().enumerate().map(|(i, part)| n.needs(i).then_some(part)).collect()
     }),
     exactness: Exactness::Sum(1.0),
-    class: OpClass::Contract(|cx| 2.0 * scores(cx)),
+    class: OpClass::Contract(Contraction::Composite(|cx| 2.0 * scores(cx))),
     halves: Halves::Widened,
     effects: Effects::Pure,
     laws: Laws::NONE,
@@ -93,7 +93,7 @@ static ATTENTION_GRAD: OpDef = OpDef {
         ]
     }),
     exactness: Exactness::Sum(1.0),
-    class: OpClass::Contract(|cx| 5.0 * scores(cx)),
+    class: OpClass::Contract(Contraction::Composite(|cx| 5.0 * scores(cx))),
     halves: Halves::Widened,
     effects: Effects::Pure,
     laws: Laws::NONE,

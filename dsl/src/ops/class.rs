@@ -31,8 +31,8 @@ pub enum OpClass {
     Scan(Combiner),
     /// The index of an element along an axis.
     Search,
-    /// Sums of products. The function returns the number of multiplications.
-    Contract(fn(&CostCx<'_>) -> f64),
+    /// Sums of products.
+    Contract(Contraction),
     /// Elements of the first operand at indices that are data.
     Gather,
     /// The first operand with elements combined at indices that are data, or replaced if there is
@@ -62,6 +62,25 @@ pub enum ScalarForm {
     Conversion,
     /// A function that is known only by its reference implementation.
     Estimated(Effort),
+}
+
+/// The structure of sums of products, with a function that returns the number of multiplications.
+#[derive(Clone, Copy, Debug)]
+pub enum Contraction {
+    /// Each element of the result is one sum of products of elements of two operands. So a kernel
+    /// may begin with a sum of its own, and go on with elementwise operations on the result.
+    Product(fn(&CostCx<'_>) -> f64),
+    /// Several products, with operations on what they yield in between.
+    Composite(fn(&CostCx<'_>) -> f64),
+}
+
+impl Contraction {
+    /// Returns the number of multiplications.
+    pub fn multiplications(self, cx: &CostCx<'_>) -> f64 {
+        match self {
+            Contraction::Product(multiplications) | Contraction::Composite(multiplications) => multiplications(cx),
+        }
+    }
 }
 
 /// The memory that the result of an operation may share with an operand.
@@ -281,7 +300,7 @@ impl Prim {
             OpClass::Reduce(_) | OpClass::Scan(_) | OpClass::Search | OpClass::Window(_) => {
                 all(cx.operands.first().map_or(0.0, |x| cx.elements(x)), 0.0)
             }
-            OpClass::Contract(multiplications) => all(2.0 * multiplications(cx), 0.0),
+            OpClass::Contract(contraction) => all(2.0 * contraction.multiplications(cx), 0.0),
             // Only a part of the first operand is read.
             OpClass::Gather => OpCost { bytes_read: written, bytes_written: written, ..OpCost::default() },
             // Made in place.

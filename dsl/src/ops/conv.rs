@@ -47,7 +47,7 @@ static CONV: OpDef = OpDef {
         vec![n.needs(0).then(to_x), n.needs(1).then(to_w)]
     }),
     exactness: Exactness::Sum(1.0),
-    class: OpClass::Contract(|cx| multiplications(cx, cx.result, cx.operands[1])),
+    class: OpClass::Contract(Contraction::Product(|cx| multiplications(cx, cx.result, cx.operands[1]))),
     halves: Halves::Widened,
     effects: Effects::Pure,
     laws: Laws::NONE,
@@ -86,7 +86,7 @@ static CONV_INPUT_GRAD: OpDef = OpDef {
         vec![n.needs(0).then(to_y), n.needs(1).then(to_w)]
     }),
     exactness: Exactness::Sum(1.0),
-    class: OpClass::Contract(|cx| multiplications(cx, cx.operands[0], cx.operands[1])),
+    class: OpClass::Contract(Contraction::Product(|cx| multiplications(cx, cx.operands[0], cx.operands[1]))),
     halves: Halves::Widened,
     effects: Effects::Pure,
     laws: Laws::NONE,
@@ -125,7 +125,7 @@ static CONV_WEIGHT_GRAD: OpDef = OpDef {
         vec![n.needs(0).then(to_x), n.needs(1).then(to_y)]
     }),
     exactness: Exactness::Sum(1.0),
-    class: OpClass::Contract(|cx| multiplications(cx, cx.operands[1], cx.result)),
+    class: OpClass::Contract(Contraction::Product(|cx| multiplications(cx, cx.operands[1], cx.result))),
     halves: Halves::Widened,
     effects: Effects::Pure,
     laws: Laws::NONE,

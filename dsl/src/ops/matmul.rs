@@ -63,7 +63,7 @@ static MATMUL: OpDef = OpDef {
         ]
     }),
     exactness: Exactness::Sum(1.0),
-    class: OpClass::Contract(multiplications),
+    class: OpClass::Contract(Contraction::Product(multiplications)),
     halves: Halves::Widened,
     effects: Effects::Pure,
     laws: Laws::NONE,

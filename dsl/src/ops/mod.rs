@@ -63,7 +63,7 @@ mod window;
 
 pub use axes::{IntoAxes, IntoExtents};
 pub(crate) use cast::converted;
-pub use class::{ASSUMED_EXTENT, Aliasing, Combiner, CostCx, Effort, OpClass, OpCost, ScalarForm};
+pub use class::{ASSUMED_EXTENT, Aliasing, Combiner, Contraction, CostCx, Effort, OpClass, OpCost, ScalarForm};
 pub(crate) use evaluate::{has_memory, widened_attrs};
 pub use scalar_functions::function_dtype;
 pub use view::{Coord, Coverage, ViewCx, ViewForm, ViewMap};

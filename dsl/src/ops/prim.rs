@@ -15,7 +15,7 @@
 //! Names are used in the text form, in messages and in files of cases. The number of a handle never
 //! leaves the process, since it changes with the table.
 
-use super::{FAMILIES, OpDef};
+use super::{Contraction, FAMILIES, OpClass, OpDef};
 use crate::{Diagnostic, Result};
 use std::collections::HashMap;
 use std::fmt;
@@ -102,6 +102,12 @@ impl Prim {
     /// Returns whether another crate has [registered](register) the operation.
     pub fn is_registered(self) -> bool {
         self.0 >= FIRST_REGISTERED
+    }
+
+    /// Returns whether the operation is one product for which devices have kernels. Those that
+    /// other crates register have none, whatever their class.
+    pub fn is_product(self) -> bool {
+        matches!(self.class, OpClass::Contract(Contraction::Product(_))) && !self.is_registered()
     }
 
     /// Returns the definition.

@@ -130,7 +130,7 @@ impl CastRewriter<'_> {
     fn outside(&self, v: Value) -> Option<(Value, Node)> {
         let outer = self.graph.captured_by(v)?;
         let owner = self.graph.region(self.graph.region_of(v)).owner?;
-        let passes = matches!(self.graph.node(owner).op, Op::While { .. } | Op::Cond);
+        let passes = self.graph.node(owner).op.is_construct() && self.graph.as_call(owner).is_none();
         (passes && self.graph.ty(outer) == self.graph.ty(v)).then_some((outer, owner))
     }
 

@@ -70,10 +70,8 @@ impl NodeMerger<'_> {
 
     /// Merges parameters that capture the same value with the same types.
     fn captures(&mut self, node: Node) {
-        if !matches!(
-            self.graph.node(node).op,
-            Op::Cond | Op::While { .. } | Op::Call(CallKind::Checkpoint | CallKind::Recompute)
-        ) {
+        let op = &self.graph.node(node).op;
+        if !op.is_construct() || matches!(op, Op::Call(CallKind::CustomGradient { .. })) {
             return;
         }
         let captured = self.graph.captured(node);

@@ -133,7 +133,7 @@ impl<'g> Live<'g> {
         let data = g.node(node);
         self.node(node);
         match data.op {
-            Op::While { .. } => self.loop_var(g.while_of(node).var(i)),
+            _ if g.as_while(node).is_some() => self.loop_var(g.while_of(node).var(i)),
             Op::Cond | Op::Call(CallKind::Checkpoint | CallKind::Recompute) => {
                 for &region in g.result_regions(node) {
                     self.values_needed(&g.region(region).yields[i..=i]);

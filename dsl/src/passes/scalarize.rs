@@ -216,7 +216,8 @@ impl ScalarizeCost {
         }
         self.operations += match &data.op {
             Op::Prim(def, _) => operations(g, data.operands.as_slice(), data.results[0], *def)?,
-            Op::Constant(_) | Op::Cond | Op::While { .. } => 0,
+            Op::Constant(_) => 0,
+            op if op.is_construct() && g.as_call(node).is_none() => 0,
             Op::Stack(_) => data.results.iter().map(|&v| n_elements(g.ty(v))).sum(),
             Op::List(ListOp::Read) => data.results.iter().map(|&v| n_elements(g.ty(v))).sum(),
             Op::List(ListOp::Write | ListOp::Accumulate) => data.operands.iter().map(|&v| n_elements(g.ty(v))).sum(),

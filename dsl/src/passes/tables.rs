@@ -111,7 +111,7 @@ fn construct(
                     same.join(data.operands[0], data.results[0]);
                     needed.push(data.operands[0]);
                 }
-                Op::Cond | Op::While { .. } | Op::Call(_) => construct(g, inner, false, same, needed, all),
+                op if op.is_construct() => construct(g, inner, false, same, needed, all),
                 _ => {}
             }
         }

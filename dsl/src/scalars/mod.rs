@@ -21,8 +21,10 @@
 //! - Functions are `#[inline(always)]`, since a call would prevent vectorization.
 //!
 //! # Invariants
-//! - **S1** A function uses primitives only, so its result does not depend on the system's math
-//!   library.
+//! - **S1** A function uses primitives only. IEEE 754 fixes the result of each, so that of the
+//!   function depends on no library. A library may compute a primitive: on a CPU without fused
+//!   multiply-add, [`mul_add`](Real::mul_add) calls `fmaf` or `fma` of the system, which round
+//!   correctly.
 //! - **S2** A result counts only if each primitive was used within its domain:
 //!   [`nearest`](Real::nearest) on numbers below its limit, and [`div`](Arithmetic::div) and
 //!   [`rem`](Arithmetic::rem) on nonzero integers. Results for angles that are

@@ -7,7 +7,6 @@ pub(crate) mod lanes;
 pub(crate) mod memory;
 pub(crate) mod multiversion;
 pub(crate) mod native;
-pub(crate) mod optimize;
 pub(crate) mod program;
 pub(crate) mod vector;
 #[cfg(all(feature = "jit", target_arch = "x86_64"))]

@@ -1,13 +1,18 @@
 //! A compiled graph: its plan, and the memory of its steps.
 
 use crate::cpu::compile::{self, Context, Plan, PlanProfile, PlanTimes, StackOrList};
-use crate::cpu::lanes::{self, CodeVectors, MAX_LANES};
+use crate::cpu::lanes;
 use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::results::ResultPool;
 use crate::cpu::memory::stack::StackStorage;
 use crate::cpu::memory::{Variables, Vars};
-use crate::cpu::native::{Native, NativeLimits};
+use crate::cpu::native::Native;
 use crate::guests::KeptMemory;
+#[cfg(all(feature = "testing", feature = "jit"))]
+use crate::options::NativeLimits;
+#[cfg(feature = "testing")]
+use crate::options::{CodeVectors, CpuOptions};
+use crate::options::{CompileOptions, StopCheck};
 use anabranch_dsl::interp::{self, RunContext, RuntimeValue};
 use anabranch_dsl::ir::dependence;
 use anabranch_dsl::memory::{self, HeldBytes, OutOfMemory};
@@ -19,61 +24,6 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-
-/// Options of compilation and runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CompileOptions {
-    /// Whether a run fails at the first operation that makes a value which is not finite from
-    /// finite operands.
-    pub(crate) check_finite: bool,
-    /// Whether the interpreter runs the graph.
-    pub(crate) interpreted: bool,
-    /// Whether loops over numbers become native code.
-    pub(crate) native: bool,
-    pub(crate) native_limits: NativeLimits,
-    /// Largest number of iterations of a parallel loop that run side by side, or 0 for one by one.
-    pub(crate) lanes: usize,
-    /// The vectors of native code of what iterations side by side do.
-    pub(crate) lane_code: CodeVectors,
-    /// Whether several operations are fused into one pass over memory.
-    pub(crate) fuse: bool,
-    /// Whether matmuls in loops are merged and hoisted.
-    pub(crate) hoist: bool,
-    /// Maximum size of a matrix that hoisting stores over all iterations of a loop.
-    pub(crate) max_hoisted_bytes: usize,
-    /// Whether the interpreter runs graphs that the compiler fails at.
-    pub(crate) fallback: bool,
-    /// Whether the graph is of another process. Then little is computed before the runs and kept
-    /// between them, as nobody counts that memory.
-    pub(crate) is_of_guest: bool,
-}
-
-impl Default for CompileOptions {
-    fn default() -> CompileOptions {
-        CompileOptions {
-            check_finite: false,
-            interpreted: false,
-            native: true,
-            native_limits: NativeLimits::default(),
-            lanes: MAX_LANES,
-            lane_code: CodeVectors::Widest,
-            fuse: true,
-            hoist: true,
-            max_hoisted_bytes: passes::HoistMatmuls::default().max_bytes,
-            fallback: false,
-            is_of_guest: false,
-        }
-    }
-}
-
-impl CompileOptions {
-    /// Sets whether there is native code.
-    #[cfg(any(test, feature = "testing", feature = "peers"))]
-    pub(crate) fn with_native(self, native: bool) -> CompileOptions {
-        let lane_code = if native { CodeVectors::Widest } else { CodeVectors::None };
-        CompileOptions { native, lane_code, ..self }
-    }
-}
 
 /// A graph compiled for the concrete types of its inputs.
 ///
@@ -201,7 +151,7 @@ impl Program {
     #[cfg(all(feature = "testing", feature = "jit"))]
     pub fn with_few_registers(graph: Graph, registers: usize) -> Result<Program> {
         let native_limits = NativeLimits { registers: Some(registers), ..NativeLimits::default() };
-        Program::with_options(graph, CompileOptions { native_limits, ..CompileOptions::default() })
+        Program::on_cpu(graph, CpuOptions { native_limits, ..CpuOptions::default() })
     }
 
     /// Compiles a graph like [`new`](Self::new), with native code that keeps numbers of the plan in
@@ -209,7 +159,7 @@ impl Program {
     #[cfg(all(feature = "testing", feature = "jit"))]
     pub fn with_numbers_in_memory(graph: Graph) -> Result<Program> {
         let native_limits = NativeLimits { variables_at_exits: Some(0), ..NativeLimits::default() };
-        Program::with_options(graph, CompileOptions { native_limits, ..CompileOptions::default() })
+        Program::on_cpu(graph, CpuOptions { native_limits, ..CpuOptions::default() })
     }
 
     /// Compiles a graph like [`new`](Self::new), without native code, and with so many iterations
@@ -217,7 +167,7 @@ impl Program {
     /// one. Results are bitwise identical.
     #[cfg(feature = "testing")]
     pub fn with_lanes(graph: Graph, lanes: usize) -> Result<Program> {
-        Program::with_options(graph, CompileOptions { lanes, ..CompileOptions::default().with_native(false) })
+        Program::with_code_of_lanes(graph, lanes, CodeVectors::None)
     }
 
     /// Compiles a graph like [`with_lanes`](Self::with_lanes), with native code of what iterations
@@ -236,8 +186,12 @@ impl Program {
 
     #[cfg(feature = "testing")]
     fn with_code_of_lanes(graph: Graph, lanes: usize, lane_code: CodeVectors) -> Result<Program> {
-        let options = CompileOptions::default().with_native(false);
-        Program::with_options(graph, CompileOptions { lanes, lane_code, ..options })
+        Program::on_cpu(graph, CpuOptions { native: false, lanes, lane_code, ..CpuOptions::default() })
+    }
+
+    #[cfg(feature = "testing")]
+    fn on_cpu(graph: Graph, cpu: CpuOptions) -> Result<Program> {
+        Program::with_options(graph, CompileOptions { cpu, ..CompileOptions::default() })
     }
 
     /// Compiles a graph like [`new`](Self::new), without fusion: each operation is a pass over
@@ -570,10 +524,6 @@ impl fmt::Debug for Program {
     }
 }
 
-/// A question that a compilation asks between its stages: whether to go on, or the error with which
-/// to end.
-pub(crate) type StopCheck<'a> = &'a dyn Fn() -> Result<()>;
-
 fn lower_options(options: CompileOptions) -> compile::LowerOptions {
     let max_evaluated = if options.is_of_guest { MAX_EVALUATED_OF_GUEST } else { u128::MAX };
     compile::LowerOptions { check_finite: options.check_finite, fuse: options.fuse, max_evaluated }
@@ -615,17 +565,17 @@ fn compile(graph: &Graph, options: CompileOptions, may_go_on: StopCheck<'_>) -> 
     };
     may_go_on()?;
     // Before native code replaces jumps.
-    let programs = || if options.lanes > 0 { lanes::programs(&mut plan, options.lanes) } else { Vec::new() };
+    let programs = || if options.cpu.lanes > 0 { lanes::programs(&mut plan, options.cpu.lanes) } else { Vec::new() };
     let programs = match catch_unwind(AssertUnwindSafe(programs)) {
         Ok(programs) => programs,
         Err(_) if options.fallback => Vec::new(),
         Err(panic) => return Err(failure(graph, "lanes", &message(panic))),
     };
-    if options.native {
+    if options.cpu.native {
         let native = || {
             #[cfg(test)]
             tests::fail_at(tests::FailureStage::NativeCode);
-            Native::compile(&mut plan, options.native_limits, &|| may_go_on().is_err())
+            Native::compile(&mut plan, options.cpu.native_limits, &|| may_go_on().is_err())
         };
         let native = catch_unwind(AssertUnwindSafe(native)).unwrap_or_else(|panic| Err(message(panic)));
         // The check fails again if native code was not finished because of it.
@@ -637,7 +587,7 @@ fn compile(graph: &Graph, options: CompileOptions, may_go_on: StopCheck<'_>) -> 
             Err(what) => return Err(failure(graph, "native code", &what)),
         }
     }
-    lanes::install(&mut plan, programs, options.lane_code);
+    lanes::install(&mut plan, programs, options.cpu.lane_code);
     Ok(Some(plan))
 }
 

@@ -3,11 +3,12 @@
 use super::DeviceId;
 use super::cost::Costs;
 use super::executable::Executable;
+use super::optimize::optimize;
 use super::whole::WholeGraph;
 use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket, name_of, no_threads};
 use crate::cpu::memory::results::ResultPool;
-use crate::cpu::optimize::optimize;
-use crate::cpu::program::{CompileOptions, Program, StopCheck};
+use crate::cpu::program::Program;
+use crate::options::{CompileOptions, StopCheck};
 use crate::threads::ThreadLimit;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{self, RunContext, StopFlag};
@@ -56,12 +57,6 @@ impl CpuDevice {
         CpuDevice { id, name, n_threads: n_threads.max(1), threads: OnceLock::new(), results: Arc::default() }
     }
 
-    /// Compiles a whole graph, or prepares it for the interpreter if `options` say so.
-    pub(crate) fn whole(&self, graph: Graph, options: CompileOptions) -> Result<Box<dyn Executable>> {
-        let program = Program::with_results(graph, options, self.results.clone())?;
-        Ok(Box::new(WholeGraph::new(program, self.place(), self.name)))
-    }
-
     pub(super) fn place(&self) -> MemorySpace {
         MemorySpace::Device(self.id)
     }
@@ -98,7 +93,8 @@ impl Device for CpuDevice {
     }
 
     fn compile(self: Arc<Self>, graph: &Graph, options: CompileOptions) -> Result<Option<Box<dyn Executable>>> {
-        self.whole(graph.clone(), options).map(Some)
+        let program = Program::with_results(graph.clone(), options, self.results.clone())?;
+        Ok(Some(Box::new(WholeGraph::new(program, self.place(), self.name))))
     }
 
     fn load(

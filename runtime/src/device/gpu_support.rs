@@ -153,10 +153,10 @@ fn longest_loop(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) 
             let filters: Vec<usize> = operands[1].element().shape.dims().iter().filter_map(Dim::known).collect();
             2 * filters[0] / Conv::of(attrs).groups * filters[2..].iter().product::<usize>()
         }
-        OpClass::Contract(multiplications) => {
+        OpClass::Contract(contraction) => {
             let operands: Vec<&TensorType> = operands.iter().map(|ty| ty.element()).collect();
             let cx = CostCx { operands: &operands, result: results[0].element(), attrs, unknown_extent: 1 };
-            2 * (multiplications(&cx) / size(results[0]).max(1) as f64) as usize
+            2 * (contraction.multiplications(&cx) / size(results[0]).max(1) as f64) as usize
         }
         // The indices of one element of the result.
         _ if op == prim::SCATTER_ADD_ALONG_AXIS => extent(operands[1], Along::of(attrs).axis),

@@ -9,7 +9,7 @@
 use super::cpu::{CpuKernel, Loaded};
 use super::{CpuDevice, DeviceBuffer, HostSide, Step, Ticket};
 use super::{DeviceInfo, LinkSpeed, Topology};
-use crate::cpu::program::CompileOptions;
+use crate::options::{CompileOptions, CpuOptions};
 use anabranch_dsl::{Graph, HostTensor, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -77,7 +77,11 @@ impl Probe {
         let graph = Graph::parse(&text, "probe").unwrap_or_else(|e| panic!("a probe is a graph: {}\n{text}", e[0]));
         // Operations are measured individually, because the cost of fused operations depends on the
         // program.
-        let options = CompileOptions { fuse: false, native: false, ..CompileOptions::default() };
+        let options = CompileOptions {
+            fuse: false,
+            cpu: CpuOptions { native: false, ..CpuOptions::default() },
+            ..CompileOptions::default()
+        };
         let input = HostTensor::new(shape.to_vec(), vec![1.0f32; shape.iter().product()]);
         let kernel = Loaded::new(CpuKernel::new(graph, options, &|| Ok(()))?, device.clone());
         let input = DeviceBuffer::of_tensor(device.place(), input);

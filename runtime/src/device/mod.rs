@@ -36,7 +36,9 @@ mod host_memory;
 pub(crate) mod measure;
 #[cfg(any(test, feature = "testing"))]
 mod opaque;
+mod optimize;
 mod simulated;
+mod source;
 mod step;
 mod step_lock;
 pub(crate) mod timeline;
@@ -44,8 +46,6 @@ mod topology;
 pub(crate) mod variables;
 mod whole;
 
-pub(crate) use crate::cpu::optimize::optimize;
-pub(crate) use crate::cpu::program::{CompileOptions, StopCheck};
 pub(crate) use buffer::{DeviceBuffer, DeviceMemory, MemorySpace};
 pub(crate) use cpu::CpuDevice;
 #[cfg(feature = "peers")]
@@ -53,10 +53,15 @@ pub(crate) use cpu::is_thread_of_device;
 pub(crate) use executable::{Crossing, Executable, StepCx};
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use opaque::OpaqueDevice;
+#[cfg(feature = "testing")]
+pub(crate) use opaque::OpaqueSource;
+pub(crate) use optimize::optimize;
 pub use simulated::SimulatedDevice;
+pub(crate) use source::DeviceSource;
 pub(crate) use step::{Event, HostSide, PrintTo, Step, Ticket};
 pub(crate) use topology::{DeviceId, DeviceInfo, LinkSpeed, Topology};
 
+use crate::options::{CompileOptions, StopCheck};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::ir::{Node, Op, Value};
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Result, Type};

@@ -10,10 +10,11 @@
 //!   but it keeps values of any type.
 
 use super::host_memory::bytes_of_value;
-use super::{
-    CompileOptions, Device, DeviceBuffer, DeviceId, DeviceMemory, Event, LoadedKernel, MemorySpace, StopCheck,
-};
+use super::{Device, DeviceBuffer, DeviceId, DeviceMemory, Event, LoadedKernel, MemorySpace};
+#[cfg(feature = "testing")]
+use super::{DeviceInfo, DeviceSource};
 use super::{Progress, Step, Support, Ticket};
+use crate::options::{CompileOptions, StopCheck};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::fusion::{FuseNothing, FuseUnless, FusedKernel, Fusion};
 use anabranch_dsl::interp::{self, InterpOptions, RunContext, RuntimeValue};
@@ -86,6 +87,22 @@ impl OpaqueDevice {
     }
 }
 
+/// Opens opaque devices, with rates like those of CPUs.
+#[cfg(feature = "testing")]
+#[derive(Debug)]
+pub(crate) struct OpaqueSource;
+
+#[cfg(feature = "testing")]
+impl DeviceSource for OpaqueSource {
+    fn info(&self, name: DeviceName) -> DeviceInfo {
+        DeviceInfo { name, ..DeviceInfo::cpu(0) }
+    }
+
+    fn open(&self, id: DeviceId, name: DeviceName) -> Result<Arc<dyn Device>> {
+        Ok(Arc::new(OpaqueDevice::new(id, Some(name), id.index() as u64)))
+    }
+}
+
 impl Device for OpaqueDevice {
     fn id(&self) -> DeviceId {
         self.id
@@ -106,8 +123,7 @@ impl Device for OpaqueDevice {
         if op.is_of_session() {
             return Support::No("has no queues and files".to_owned());
         }
-        let keeps =
-            matches!(op, Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Cond | Op::While { .. } | Op::Call(_));
+        let keeps = matches!(op, Op::Constant(_) | Op::Read(_) | Op::Assign(_)) || op.is_construct();
         if !keeps && operands.iter().chain(results).any(|ty| ty.element().dtype == DType::F64) {
             return Support::No("has no f64".to_owned());
         }

@@ -9,7 +9,7 @@ use super::cost::kernel_seconds;
 use super::cpu::{CpuKernel, moved};
 use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Support, Ticket};
 use super::{DeviceId, DeviceInfo, LinkSpeed, Topology, reason_against_gpus};
-use crate::cpu::program::{CompileOptions, StopCheck};
+use crate::options::{CompileOptions, StopCheck};
 use anabranch_dsl::device::{DeviceKind, DeviceName, LOCAL};
 use anabranch_dsl::ir::Op;
 use anabranch_dsl::{Diagnostic, Graph, HostTensor, Result, Type};

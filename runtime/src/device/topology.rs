@@ -50,19 +50,6 @@ impl DeviceInfo {
     pub(crate) fn cpu(index: u32) -> DeviceInfo {
         DeviceInfo { name: DeviceName::local(DeviceKind::Cpu, index), flops: 100e9, bandwidth: 15e9, launch: 0.2e-6 }
     }
-
-    /// Returns a GPU with default rates, or a driver that computes on the CPU.
-    ///
-    /// The rates are round numbers of a current GPU with the kernels of this crate, and of a
-    /// software driver on two cores. They are assumed, not measured.
-    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "only sessions with GPUs have it"))]
-    pub(crate) fn gpu(is_software: bool) -> DeviceInfo {
-        let name = DeviceName::local(DeviceKind::Gpu, 0);
-        match is_software {
-            true => DeviceInfo { name, flops: 5e9, bandwidth: 2e9, launch: 20e-6 },
-            false => DeviceInfo { name, flops: 2e12, bandwidth: 300e9, launch: 5e-6 },
-        }
-    }
 }
 
 /// The speed of transfers from one device to another.

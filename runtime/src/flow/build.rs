@@ -9,7 +9,7 @@ use super::{
     Block, BlockId, Edge, EdgeId, FlowNode, FlowOp, Frame, FrameId, KernelGraph, KernelId, LoopId, LoopInfo, NodeId,
     OutputSource, Partition, Sink, Source, Subgraph, SubgraphId, Target,
 };
-use anabranch_dsl::ir::{LoopVar, Node, Op, Region, Value, ValueDef};
+use anabranch_dsl::ir::{LoopVar, Node, Op, Region, Value, ValueDef, WhileNode};
 use anabranch_dsl::ops::Effects;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -178,7 +178,7 @@ impl Build<'_> {
             if self.cut.split[node.index()] {
                 last = match data.op {
                     Op::Cond => self.cond(node, place, last),
-                    Op::While { .. } => self.while_loop(node, place, last),
+                    _ if graph.as_while(node).is_some() => self.while_loop(node, place, last),
                     _ => self.region(graph.call_of(node).forward(), last),
                 };
                 continue;
@@ -502,9 +502,9 @@ impl<'a> IndexAssignment<'a> {
         let window = match node {
             None => 1,
             Some(node) if cut.ordered[node.index()] => 1,
-            Some(node) => match cut.graph.node(node).op {
-                Op::While { parallel_iterations: Some(n) } => n.get(),
-                _ => cut.options.parallel_iterations.max(1),
+            Some(node) => match cut.graph.as_while(node).and_then(WhileNode::parallel_iterations) {
+                Some(n) => n.get(),
+                None => cut.options.parallel_iterations.max(1),
             },
         };
         let of = node.map(|n| LoopId(self.loops.binary_search(&n).expect("a lowered loop is known") as u32));

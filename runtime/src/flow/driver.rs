@@ -17,8 +17,9 @@ use super::{FlowOp, Source};
 use super::{KernelId, OutputSource, Partition, SubgraphId};
 #[cfg(feature = "peers")]
 use crate::device::DeviceId;
-use crate::device::{CompileOptions, Device, DeviceBuffer, HostSide, LoadedKernel, Step, StopCheck};
+use crate::device::{Device, DeviceBuffer, HostSide, LoadedKernel, Step};
 use crate::guests::KeptMemory;
+use crate::options::{CompileOptions, StopCheck};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{StopFlag, stopped};
 use anabranch_dsl::ir::{Node, Op, RegionData, VarId};

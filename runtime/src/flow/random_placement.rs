@@ -1,8 +1,6 @@
 //! A graph that runs on several devices at once.
 
-use crate::device::{
-    CompileOptions, CpuDevice, Device, DeviceBuffer, DeviceId, HostSide, OpaqueDevice, SimulatedDevice, Support,
-};
+use crate::device::{CpuDevice, Device, DeviceBuffer, DeviceId, HostSide, OpaqueDevice, SimulatedDevice, Support};
 use crate::flow;
 #[cfg(feature = "peers")]
 use crate::flow::distributed::{CompletedStep, DistributedGraph};
@@ -10,6 +8,7 @@ use crate::flow::driver::Driver;
 use crate::flow::in_one_process;
 use crate::flow::remote::{ProcessId, Processes};
 use crate::flow::step_run::StepInputs;
+use crate::options::CompileOptions;
 use crate::place::{Placement, place_at_random_where};
 use anabranch_dsl::format::Stream;
 #[cfg(feature = "gpu")]
@@ -161,7 +160,7 @@ fn shared_gpus() -> &'static [Arc<dyn Device>] {
         let open = |i: u32| -> Arc<dyn Device> {
             let (id, name) = (DeviceId::from_index(i as usize), DeviceName::local(DeviceKind::Gpu, i));
             let adapter = if i == 0 { adapter.clone() } else { adapter.clone().with_predicates_on_host() };
-            Arc::new(GpuDevice::open(id, name, &adapter).unwrap_or_else(|e| panic!("{e}")).unmentioned())
+            Arc::new(GpuDevice::new(id, name, &adapter).unwrap_or_else(|e| panic!("{e}")).unmentioned())
         };
         (0..RandomPlacement::MAX_GPUS).map(open).collect()
     })

@@ -87,7 +87,7 @@ fn facts_of_graph(graph: &Graph, split: &dyn Fn(Node) -> bool, region: Region, f
                 let both = (0..data.results.len()).map(|i| cond.yields(i).map(|v| made(&v))).collect();
                 GraphFact::Cond(place, made(&cond.predicate()), both)
             }
-            Op::While { .. } if split(node) => {
+            _ if split(node) && graph.as_while(node).is_some() => {
                 let data = graph.while_of(node);
                 let both = data.vars().map(|var| [var.init, var.next].map(|v| made(&v))).collect();
                 GraphFact::While(place, both, made(&data.predicate()))

@@ -11,7 +11,7 @@ use super::program::{
 };
 use super::queue::{GpuQueue, Shared};
 use super::shader_loop::{Assumption, LoopOnDevice, ParallelLoopProgram, words_of};
-use crate::device::CompileOptions;
+use crate::options::CompileOptions;
 use anabranch_dsl::fusion::{
     AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, KernelStage, LoopShader, MAX_LOOP_STEPS, MAX_WORKGROUPS,
     NodeRole, ParallelLoopShader, RowLimits, StageSource, WorkgroupLoops,
@@ -45,7 +45,7 @@ impl FusionTarget for GpuTarget {
         let Op::Prim(op, _) = graph.node(node).op else { return false };
         match op.class {
             OpClass::Scalar(_) | OpClass::Reduce(_) | OpClass::Random(_) => true,
-            _ => matches!(op, prim::MATMUL | prim::CONV | prim::CONV_INPUT_GRAD | prim::CONV_WEIGHT_GRAD),
+            _ => op.is_product(),
         }
     }
 
@@ -371,7 +371,7 @@ impl GpuLowering<'_> {
                 data.operands.iter().try_for_each(|&v| self.require(open, v))?;
                 open.ops.push(GpuOp::List(ListProgram::new(self.graph, node, self.shared)?));
             }
-            Op::Cond | Op::While { .. } | Op::Call(_) => {
+            op if op.is_construct() => {
                 data.operands.iter().try_for_each(|&v| self.require(open, v))?;
                 open.ops.push(if let Some(construct) = self.graph.as_while(node) {
                     let (cond, body) = (construct.cond(), construct.body());

@@ -73,9 +73,10 @@ pub use modelled::ModelledTimes;
 #[cfg(feature = "peers")]
 use crate::device::gpu_support::SizeLimits;
 use crate::device::{
-    CompileOptions, Device, DeviceBuffer, DeviceId, Event, LoadedKernel, MemorySpace, Progress, Step, StopCheck,
+    Device, DeviceBuffer, DeviceId, DeviceInfo, DeviceSource, Event, LoadedKernel, MemorySpace, Progress, Step,
     Support, Ticket, error_on, gpu_support,
 };
+use crate::options::{CompileOptions, StopCheck};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::ir::Op;
 use anabranch_dsl::{Graph, HostTensor, Result, Type};
@@ -98,7 +99,7 @@ impl GpuDevice {
     ///
     /// # Errors
     /// Fails if the driver refuses the device.
-    pub(crate) fn open(id: DeviceId, name: DeviceName, adapter: &GpuAdapter) -> Result<GpuDevice> {
+    pub(crate) fn new(id: DeviceId, name: DeviceName, adapter: &GpuAdapter) -> Result<GpuDevice> {
         Ok(GpuDevice { id, name: Some(name), queue: GpuQueue::open(name, adapter)? })
     }
 
@@ -139,6 +140,32 @@ impl GpuDevice {
             let outcome = caught(results).await;
             step.complete(Event { ticket, outcome, begin, end: step.now() });
         });
+    }
+}
+
+/// The part of the memory budget of a GPU that one hoisted matmul may have.
+const HOISTED_PART: u64 = 16;
+
+impl DeviceSource for GpuAdapter {
+    /// The rates are round numbers of a current GPU with the kernels of this crate, and of a
+    /// software driver on two cores. They are assumed, not measured.
+    fn info(&self, name: DeviceName) -> DeviceInfo {
+        match self.is_software() {
+            true => DeviceInfo { name, flops: 5e9, bandwidth: 2e9, launch: 20e-6 },
+            false => DeviceInfo { name, flops: 2e12, bandwidth: 300e9, launch: 5e-6 },
+        }
+    }
+
+    /// A matrix over all iterations of a loop is one tensor, which cannot move to the host in
+    /// parts.
+    fn limited(&self, options: CompileOptions) -> CompileOptions {
+        let part = self.memory_budget().map_or(u64::MAX, |budget| budget / HOISTED_PART);
+        let max_bytes = usize::try_from(part.min(self.max_tensor_bytes())).unwrap_or(usize::MAX);
+        CompileOptions { max_hoisted_bytes: options.max_hoisted_bytes.min(max_bytes), ..options }
+    }
+
+    fn open(&self, id: DeviceId, name: DeviceName) -> Result<Arc<dyn Device>> {
+        Ok(Arc::new(GpuDevice::new(id, name, self)?))
     }
 }
 

@@ -8,7 +8,7 @@ use super::queue::{CommandRecorder, GpuQueue};
 use super::run::{ProgramRun, RunAttempt};
 use super::shader::CompiledShader;
 use super::shader_loop::{Assumption, LoopOnDevice, ParallelLoopProgram, Refuted};
-use crate::device::CompileOptions;
+use crate::options::CompileOptions;
 use anabranch_dsl::interp::RunContext;
 use anabranch_dsl::ir::{Graph, Node, StackOp, Value};
 use anabranch_dsl::passes::CountedLoop;

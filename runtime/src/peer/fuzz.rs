@@ -7,11 +7,12 @@ use super::PeerAddress;
 use super::net::hostile::{fuzz_key, fuzz_link, keys, links};
 use super::program::{ProgramDevice, ProgramSpec, name_of_device};
 use super::proto::hostile::{frames, fuzz_frame, fuzz_protocol, protocols};
-use crate::device::{CompileOptions, CpuDevice, Device, DeviceId};
+use crate::device::{CpuDevice, Device, DeviceId};
 use crate::flow::PartitionOptions;
 use crate::flow::executor::hostile::{fuzz_gate, schedules};
 use crate::flow::hostile::{HostileProgram, fuzz_step, step_schedules};
 use crate::flow::remote::ProcessId;
+use crate::options::{CompileOptions, CpuOptions};
 use crate::place::place_at_random_where;
 use anabranch_dsl::device::DeviceKind;
 use anabranch_dsl::interp::{self, InterpOptions};
@@ -173,7 +174,8 @@ fn programs() -> Vec<Vec<u8>> {
         let graph = wire::decode(&wire::encode(&graph), &wire::WireLimits::default()).expect("it was encoded");
         let placement = place_at_random_where(&graph, devices.len(), seed, |_, _| true);
         let flow = PartitionOptions { lower_everything: seed == 1, ..PartitionOptions::default() };
-        let options = CompileOptions { native: false, ..CompileOptions::default() };
+        let options =
+            CompileOptions { cpu: CpuOptions { native: false, ..CpuOptions::default() }, ..CompileOptions::default() };
         ProgramSpec { graph, placement, devices: devices.to_vec(), flow, options }.encode()
     };
     texts.iter().flat_map(|&text| (0..4).map(move |seed| (text, seed))).map(spec).collect()

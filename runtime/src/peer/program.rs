@@ -8,16 +8,18 @@
 
 use super::proto::frame::Digest;
 use super::remote_device::RemoteDevice;
-use crate::device::{CompileOptions, Device, DeviceId};
+use crate::device::{Device, DeviceId};
 use crate::flow::driver::Driver;
 use crate::flow::remote::{ProcessId, Processes};
 use crate::flow::{self, Partition, PartitionOptions};
+use crate::options::{CompileOptions, CpuOptions};
 use crate::place::Placement;
 use anabranch_dsl::device::{DeviceKind, DeviceName};
-use anabranch_dsl::ir::Op;
+use anabranch_dsl::ir::WhileNode;
 use anabranch_dsl::ir::wire::{self, WireLimits};
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, Result};
 use serde::{Deserialize, Serialize};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 /// Maximum processes of a program.
@@ -90,15 +92,12 @@ impl ProgramSpec {
         let CompileOptions {
             check_finite,
             interpreted,
-            native,
-            native_limits: _,
-            lanes: _,
-            lane_code: _,
             fuse,
             hoist,
             max_hoisted_bytes: _,
             fallback,
             is_of_guest: _,
+            cpu: CpuOptions { native, native_limits: _, lanes: _, lane_code: _ },
         } = self.options;
         let PartitionOptions { lower_everything, lower_control, parallel_iterations } = self.flow;
         let device = |d: &ProgramDevice| (d.process.0, (d.name.kind() == DeviceKind::Gpu) as u8, d.name.index());
@@ -133,9 +132,8 @@ impl ProgramSpec {
         let devices: Vec<ProgramDevice> = devices.collect::<Result<_>>()?;
         let mut windows = vec![form.parallel_iterations];
         graph.visit_nodes(graph.root(), &mut |node| {
-            if let Op::While { parallel_iterations: Some(n) } = graph.node(node).op {
-                windows.push(n.get());
-            }
+            let window = graph.as_while(node).and_then(WhileNode::parallel_iterations);
+            windows.extend(window.map(NonZeroU32::get));
         });
         if !windows.iter().all(|n| (1..=MAX_WINDOW).contains(n)) {
             return Err(invalid(&format!("allows 0 or more than {MAX_WINDOW} parallel iterations")));

@@ -4,9 +4,9 @@ use super::cluster::ValueHandle;
 use super::shared::SharedVariable;
 use crate::device::gpu_support::{self, SizeLimits};
 use crate::device::{
-    CompileOptions, Device, DeviceBuffer, DeviceId, DeviceMemory, LoadedKernel, MemorySpace, Progress, Step, StopCheck,
-    Support, Ticket,
+    Device, DeviceBuffer, DeviceId, DeviceMemory, LoadedKernel, MemorySpace, Progress, Step, Support, Ticket,
 };
+use crate::options::{CompileOptions, StopCheck};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::ir::Op;
 use anabranch_dsl::{Graph, HostTensor, Result, Type};

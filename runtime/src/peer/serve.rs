@@ -7,6 +7,8 @@ use super::proto::frame::{DeviceEntry, GpuLimits, Hello, StatusReport};
 use super::proto::host::HostLimits;
 use super::server::{OfferedDevice, Server};
 use super::{FAILURE_TIMEOUTS, printable, random_number};
+#[cfg(feature = "gpu")]
+use crate::device::DeviceSource;
 use crate::device::{CpuDevice, Device, DeviceId, DeviceInfo};
 use anabranch_dsl::device::{DeviceKind, DeviceName};
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
@@ -298,11 +300,11 @@ fn devices(options: &PeerOptions) -> Result<(Vec<OfferedDevice>, Vec<OfferedInfo
     #[cfg(feature = "gpu")]
     for (adapter, index) in options.gpus.iter().zip(0..) {
         let name = DeviceName::local(DeviceKind::Gpu, index);
-        let device = crate::gpu::GpuDevice::open(DeviceId::from_index(all.len()), name, adapter)?;
+        let device = crate::gpu::GpuDevice::new(DeviceId::from_index(all.len()), name, adapter)?;
         let crate::device::gpu_support::SizeLimits { max_bytes, max_iterations, has_halves } = device.size_limits();
         let limits = GpuLimits { max_bytes, max_iterations: max_iterations.map(|n| n as u64), has_halves };
         let device = OfferedDevice { kind: DeviceKind::Gpu, index, device: Arc::new(device) };
-        all.push((device, (DeviceInfo { name, ..DeviceInfo::gpu(adapter.is_software()) }, Some(limits))));
+        all.push((device, (adapter.info(name), Some(limits))));
     }
     Ok(all.into_iter().unzip())
 }

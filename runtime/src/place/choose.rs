@@ -22,7 +22,7 @@ use crate::device::cost::Costs;
 use crate::device::{DeviceId, Topology};
 use crate::disjoint_sets::DisjointSets;
 use anabranch_dsl::device::DevicePattern;
-use anabranch_dsl::ir::{Graph, Op};
+use anabranch_dsl::ir::Graph;
 use std::cmp::Ordering;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
@@ -219,7 +219,7 @@ impl Chooser<'_> {
     fn whole_loops(&self, graph: &Graph) -> Vec<Vec<GroupId>> {
         let mut all = Vec::new();
         for &node in &graph.region(graph.root()).nodes {
-            if !matches!(graph.node(node).op, Op::While { .. } | Op::Cond | Op::Call(_)) {
+            if !graph.node(node).op.is_construct() {
                 continue;
             }
             let mut inner = Vec::new();

@@ -398,7 +398,8 @@ fn rank(op: &Op) -> Option<usize> {
     match op {
         Op::Stack(StackOp::New(_) | StackOp::Zeros(_)) => Some(0),
         Op::List(ListOp::New(_) | ListOp::Unstack | ListOp::Split(_) | ListOp::Restore) => Some(0),
-        Op::Stack(_) | Op::List(_) | Op::Cond | Op::While { .. } | Op::Call(_) => Some(1),
+        Op::Stack(_) | Op::List(_) => Some(1),
+        op if op.is_construct() => Some(1),
         _ => None,
     }
 }

@@ -4,13 +4,18 @@
 //! This module does not know the caller's representation of inputs and outputs: here both are lists
 //! of tensors.
 
+use crate::device::timeline::Timeline;
 use crate::device::variables::{VarAccess, VarSet, YieldingLocks};
-use crate::device::{CompileOptions, HostSide, StepCx, optimize};
+use crate::device::{Executable, HostSide, StepCx, optimize};
+use crate::options::CompileOptions;
+use crate::place::Placement;
 use crate::session::Session;
 use crate::session::call::{CallOptions, RunningCall};
+use crate::session::devices::Devices;
 use crate::session::files::{self, RunningFiles};
-use crate::session::placed::PlacedGraph;
+use crate::session::placed;
 use crate::session::queues::{EndOfStep, FirstRemoval, RunningTransaction, UsedQueue};
+use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{self, StopFlag};
 use anabranch_dsl::ir::Op;
 use anabranch_dsl::queue::AnyQueue;
@@ -19,7 +24,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A graph compiled for given input types.
 pub(crate) struct Compiled {
-    pub(crate) graph: PlacedGraph,
+    executable: Box<dyn Executable>,
+    /// The placement, if there was a choice.
+    placement: Option<Placement>,
+    /// The only device, if there were others.
+    on: Option<DeviceName>,
     /// The types of its inputs.
     pub(crate) signature: Vec<TensorType>,
     /// The name of the function, for messages.
@@ -69,15 +78,38 @@ impl Compiled {
             let paths = state.paths();
             vars.iter().map(|v| paths.get(&v.id()).cloned()).collect()
         };
-        let graph = PlacedGraph::new(graph, &session.devices, &set, &paths, options)?;
+        let (executable, placement, on) = placed::compile(&graph, &session.devices, &set, &paths, options)?;
         let queues: Vec<UsedQueue> =
             queues.iter().map(|queue| UsedQueue::new(queue.clone(), session.queues.get(queue))).collect();
         let set = if queues.is_empty() { set } else { set.with_gate(session.queues.gate()) };
         let (vars, handles) = (Arc::new(set), vars.to_vec());
         // With such checks, any operation before the removal can fail.
-        let first_removal = if options.check_finite { None } else { FirstRemoval::of(graph.graph()) };
+        let first_removal = if options.check_finite { None } else { FirstRemoval::of(&graph) };
         let signature = signature.to_vec();
-        Ok(Compiled { graph, signature, name, vars, queues, first_removal, uses_files, _handles: handles })
+        Ok(Compiled {
+            executable,
+            placement,
+            on,
+            signature,
+            name,
+            vars,
+            queues,
+            first_removal,
+            uses_files,
+            _handles: handles,
+        })
+    }
+
+    /// Returns the graph that is compiled.
+    pub(crate) fn graph(&self) -> &Graph {
+        self.executable.graph()
+    }
+
+    /// Returns the placement, if there was a choice, and the compiled graph as text.
+    pub(crate) fn explain(&self, devices: &Devices) -> String {
+        let crossings = self.executable.crossings().into_iter();
+        let placed = self.placement.as_ref().map(|p| p.explain(self.graph(), &devices.topology, crossings));
+        placed.unwrap_or_default() + &self.executable.explain()
     }
 
     /// Returns whether inputs have the types of the signature.
@@ -90,18 +122,41 @@ impl Compiled {
             })
     }
 
-    /// Runs a step.
+    /// Runs a step. The variables change only if the step succeeds.
     pub(crate) fn step(
         &self,
         session: &Session,
         inputs: &[HostTensor],
         call: Option<&RunningCall>,
     ) -> Result<Vec<HostTensor>> {
-        self.with_vars(session, call, |vars, cx| self.graph.step(inputs, vars, cx))
+        self.with_vars(session, call, |vars, cx| self.executable.step(inputs, vars, cx))
+    }
+
+    /// Runs a step like [`step`](Self::step), and replaces other tensors by its outputs.
+    pub(crate) fn step_into(
+        &self,
+        session: &Session,
+        inputs: &[HostTensor],
+        outputs: &mut [&mut HostTensor],
+    ) -> Result<()> {
+        self.with_vars(session, None, |vars, cx| self.executable.step_into(inputs, vars, cx, outputs))
+    }
+
+    /// Runs a step like [`step`](Self::step) and records a timeline.
+    pub(crate) fn profile(&self, session: &Session, inputs: &[HostTensor]) -> Result<(Vec<HostTensor>, Timeline)> {
+        self.with_vars(session, None, |vars, cx| self.executable.profile(inputs, vars, cx))
+    }
+
+    /// Adds the device to an error of a step.
+    fn error(&self, error: Diagnostic) -> Diagnostic {
+        match self.on {
+            Some(name) => error.at(Loc::UNKNOWN, format!("on {name}")),
+            None => error,
+        }
     }
 
     /// Calls `f` with the variables of a step, unless the call ends before.
-    pub(crate) fn with_vars<T: Send>(
+    fn with_vars<T: Send>(
         &self,
         session: &Session,
         call: Option<&RunningCall>,
@@ -118,7 +173,7 @@ impl Compiled {
         self.check_stop(stop)?;
         let (files, host) = self.files(session);
         let cx = StepCx { host: host.as_ref().unwrap_or(&session.host), stop };
-        let outcome = session.limited(|| f(&self.vars, &cx));
+        let outcome = session.limited(|| f(&self.vars, &cx)).map_err(|e| self.error(e));
         published(files, outcome)
     }
 
@@ -151,7 +206,7 @@ impl Compiled {
             let (files, host) = self.files(session);
             let host = HostSide { queues: transaction.queues(), ..host.unwrap_or_else(|| session.host.clone()) };
             let cx = StepCx { host: &host, stop };
-            let outcome = session.limited(|| f(&self.vars, &cx));
+            let outcome = session.limited(|| f(&self.vars, &cx)).map_err(|e| self.error(e));
             if let EndOfStep::Ended(outcome) = transaction.end(outcome) {
                 return published(files, outcome);
             }

@@ -1,6 +1,6 @@
 //! The devices of a session.
 
-use crate::device::{CpuDevice, Device, SimulatedDevice, measure};
+use crate::device::{CpuDevice, Device, DeviceSource, SimulatedDevice, measure};
 use crate::device::{DeviceId, DeviceInfo, LinkSpeed, Topology};
 use crate::flow;
 use crate::flow::remote::{ProcessId, Processes};
@@ -11,50 +11,14 @@ use anabranch_dsl::Result;
 use anabranch_dsl::device::{DeviceKind, DeviceName};
 use std::sync::Arc;
 
-/// A device with memory of its own, which is called a GPU.
-#[derive(Clone, Debug)]
-pub(crate) enum Gpu {
-    #[cfg(feature = "gpu")]
-    Adapter(Box<crate::gpu::GpuAdapter>),
-    /// A device for tests, whose memory the host cannot see.
-    #[cfg(feature = "testing")]
-    Opaque,
-}
-
-#[cfg_attr(
-    not(any(feature = "gpu", feature = "testing")),
-    expect(unused_variables, reason = "without these features there is no such device")
-)]
-impl Gpu {
-    /// Returns the name and rates of the device at an index.
-    fn info(&self, index: u32) -> DeviceInfo {
-        let name = DeviceName::local(DeviceKind::Gpu, index);
-        match *self {
-            #[cfg(feature = "gpu")]
-            Gpu::Adapter(ref adapter) => DeviceInfo { name, ..DeviceInfo::gpu(adapter.is_software()) },
-            #[cfg(feature = "testing")]
-            Gpu::Opaque => DeviceInfo { name, ..DeviceInfo::cpu(index) },
-        }
-    }
-
-    fn open(&self, id: DeviceId, name: DeviceName) -> Result<Arc<dyn Device>> {
-        match *self {
-            #[cfg(feature = "gpu")]
-            Gpu::Adapter(ref adapter) => Ok(Arc::new(crate::gpu::GpuDevice::open(id, name, adapter)?)),
-            #[cfg(feature = "testing")]
-            Gpu::Opaque => Ok(Arc::new(crate::device::OpaqueDevice::new(id, Some(name), id.index() as u64))),
-        }
-    }
-}
-
 /// The devices of a session, with its placement rules and partitioning options.
 #[derive(Debug)]
 pub(crate) struct Devices {
     pub(crate) topology: Topology,
     /// The devices of the topology, in the same order.
     pub(crate) all: Vec<Arc<dyn Device>>,
-    /// The CPU that interprets graphs.
-    pub(crate) host: Arc<CpuDevice>,
+    /// The device that interprets graphs.
+    pub(crate) host: Arc<dyn Device>,
     /// The placement rules for variables.
     pub(crate) rules: Rules,
     /// The options of the partitioner.
@@ -73,24 +37,26 @@ pub(crate) struct DevicesOfMachine<'a> {
     /// The number of threads of all of them.
     pub(crate) limit: Option<usize>,
     pub(crate) simulated: &'a [SimulatedDevice],
-    pub(crate) gpus: &'a [Gpu],
+    /// The devices beside the CPUs.
+    pub(crate) others: &'a [Arc<dyn DeviceSource>],
     /// Whether the rates of the CPU devices are measured.
     pub(crate) measure: bool,
 }
 
 impl Devices {
     /// Creates `n` CPU devices that share the cores of this machine, or `limit` of the cores. If
-    /// there are simulated devices, creates those instead. Adds `gpus` to the CPUs. If `measure` is
-    /// set, measures the rates of several CPU devices. Devices of peers come last. The limit
+    /// there are simulated devices, creates those instead. Adds `others` to the CPUs. If `measure`
+    /// is set, measures the rates of several CPU devices. Devices of peers come last. The limit
     /// changes no estimate, so placement and results do not depend on it.
     pub(crate) fn new(
-        DevicesOfMachine { n, limit, simulated, gpus, measure }: DevicesOfMachine<'_>,
+        DevicesOfMachine { n, limit, simulated, others, measure }: DevicesOfMachine<'_>,
         rules: Rules,
         flow: flow::PartitionOptions,
         #[cfg(feature = "peers")] remote: Option<RemoteDevices>,
     ) -> Result<Devices> {
         let is_simulated = !simulated.is_empty();
-        let n_local = n + gpus.len();
+        #[cfg(feature = "peers")]
+        let n_local = n + others.len();
         #[cfg(feature = "peers")]
         let (remote_infos, process_of, link_between) = {
             let infos: Vec<DeviceInfo> = remote.iter().flat_map(|remote| remote.infos()).collect();
@@ -108,19 +74,19 @@ impl Devices {
         let mut topology = match is_simulated {
             true => SimulatedDevice::topology(simulated)?,
             false => {
-                let is_gpu = |id: DeviceId| (n..n_local).contains(&id.index());
+                let source = |id: DeviceId| others.get(id.index().checked_sub(n)?);
                 let link = |from, to| match (process_of(from), process_of(to)) {
                     (a, b) if a != b => link_between(a, b),
-                    _ if is_gpu(from) || is_gpu(to) => LinkSpeed::GPU,
-                    _ => LinkSpeed::LOCAL,
+                    _ => source(from).or_else(|| source(to)).map_or(LinkSpeed::LOCAL, |source| source.link()),
                 };
+                let name = |i| DeviceName::local(DeviceKind::Gpu, i);
                 let devices = (0..n as u32)
                     .map(DeviceInfo::cpu)
-                    .chain(gpus.iter().zip(0..).map(|(gpu, i)| gpu.info(i)))
+                    .chain(others.iter().zip(0..).map(|(source, i)| source.info(name(i))))
                     .chain(remote_infos)
                     .collect();
                 let host_link = |id| {
-                    let shares_memory = process_of(id) == ProcessId::CALLER && !is_gpu(id);
+                    let shares_memory = process_of(id) == ProcessId::CALLER && source(id).is_none();
                     (!shares_memory).then(|| link(id, DeviceId::from_index(0)))
                 };
                 Topology::new(devices, link).with_host_links(host_link)
@@ -129,7 +95,7 @@ impl Devices {
         rules.check(&topology)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = (cores / n).max(1);
-        let (all, host): (Vec<Arc<dyn Device>>, _) = if is_simulated {
+        let (all, host): (Vec<Arc<dyn Device>>, Arc<dyn Device>) = if is_simulated {
             let host = CpuDevice::new(DeviceId::from_index(0), None, cores);
             (SimulatedDevice::devices(&topology, true), Arc::new(host))
         } else {
@@ -137,15 +103,15 @@ impl Devices {
             let threads = limit.map_or(threads, |limit| limit / n);
             let cpu = |id: DeviceId| CpuDevice::new(id, Some(topology.device(id).name), threads);
             let cpus: Vec<_> = topology.ids().take(n).map(|id| Arc::new(cpu(id))).collect();
-            if measure && cpus.len() > 1 && gpus.is_empty() {
+            if measure && cpus.len() > 1 && others.is_empty() {
                 topology = measure::measured(&topology, &cpus[0])?;
             }
             let host = cpus[0].clone();
             let cpus = cpus.into_iter().map(|cpu| cpu as Arc<dyn Device>);
-            let open = |(gpu, id): (&Gpu, DeviceId)| gpu.open(id, topology.device(id).name);
-            let gpus = gpus.iter().zip(topology.ids().skip(n)).map(open).collect::<Result<Vec<_>>>()?;
+            let open = |(source, id): (&Arc<dyn DeviceSource>, DeviceId)| source.open(id, topology.device(id).name);
+            let others = others.iter().zip(topology.ids().skip(n)).map(open).collect::<Result<Vec<_>>>()?;
             #[cfg_attr(not(feature = "peers"), expect(unused_mut, reason = "devices of peers are added to it"))]
-            let mut all: Vec<Arc<dyn Device>> = cpus.chain(gpus).collect();
+            let mut all: Vec<Arc<dyn Device>> = cpus.chain(others).collect();
             #[cfg(feature = "peers")]
             all.extend(remote.iter().flat_map(|remote| remote.open(n_local)));
             (all, host)

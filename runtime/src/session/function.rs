@@ -2,8 +2,9 @@
 //! run.
 
 use crate::device::timeline::Timeline;
-use crate::device::variables::VarSet;
-use crate::device::{CompileOptions, StepCx};
+use crate::options::CompileOptions;
+#[cfg(feature = "testing")]
+use crate::options::CpuOptions;
 use crate::session::Session;
 use crate::session::call::{CallOptions, RunningCall};
 use crate::session::compiled::{Cache, Compiled, begin};
@@ -120,7 +121,7 @@ where
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn native_code(self, native: bool) -> Self {
-        let options = CompileOptions { native, ..self.options };
+        let options = CompileOptions { cpu: CpuOptions { native, ..self.options.cpu }, ..self.options };
         self.with_options(options)
     }
 
@@ -244,8 +245,7 @@ where
         let Typed { compiled, rebuild, .. } = &*self.compiled(&arguments)?;
         let compiled = compiled.only(&self.name, "it has no timeline")?;
         let inputs = arguments.tensors();
-        let profile = |vars: &VarSet, cx: &StepCx<'_>| compiled.graph.profile(inputs, vars, cx);
-        let (outputs, timeline) = compiled.with_vars(&self.session, None, profile)?;
+        let (outputs, timeline) = compiled.profile(&self.session, inputs)?;
         Ok((rebuild(&mut outputs.into_iter()), timeline))
     }
 
@@ -277,11 +277,10 @@ where
         let compiled = typed.compiled.only(&self.name, "it cannot replace earlier results")?;
         let mut tensors = Vec::new();
         results.tensors_mut(&mut tensors);
-        if let Err(wrong) = check_results(compiled.graph.graph(), &tensors) {
+        if let Err(wrong) = check_results(compiled.graph(), &tensors) {
             return Err(wrong.diagnostic(&self.name, results));
         }
-        let step = |vars: &VarSet, cx: &StepCx<'_>| compiled.graph.step_into(inputs, vars, cx, &mut tensors);
-        compiled.with_vars(&self.session, None, step)
+        compiled.step_into(&self.session, inputs, &mut tensors)
     }
 
     /// Calls the function with tensors in the order of its parameters, whose types are checked at
@@ -411,7 +410,7 @@ where
     /// Returns the graph that is compiled for arguments of the given types.
     pub fn graph(&self, signature: impl Into<Signature>) -> Result<Graph> {
         let typed = self.compiled_for(signature.into())?;
-        Ok(typed.compiled.only(&self.name, "it has several graphs")?.graph.graph().clone())
+        Ok(typed.compiled.only(&self.name, "it has several graphs")?.graph().clone())
     }
 
     /// Returns the plan for arguments of the given types as text.
@@ -421,7 +420,7 @@ where
     /// type, line and bytes per iteration.
     pub fn explain(&self, signature: impl Into<Signature>) -> Result<String> {
         match &self.compiled_for(signature.into())?.compiled {
-            CompiledSteps::One(compiled) => Ok(compiled.graph.explain(&self.session.devices)),
+            CompiledSteps::One(compiled) => Ok(compiled.explain(&self.session.devices)),
             CompiledSteps::Several(steps) => steps.explain(&self.session),
         }
     }

@@ -20,8 +20,11 @@ mod unoptimized;
 use self::files::TensorFiles;
 use self::queues::{QueueContent, QueueStore};
 use crate::device::variables::{VarAccess, VarStore};
-use crate::device::{CompileOptions, HostSide, PrintTo, SimulatedDevice};
+use crate::device::{DeviceSource, HostSide, PrintTo, SimulatedDevice};
 use crate::flow;
+use crate::options::CompileOptions;
+#[cfg(feature = "testing")]
+use crate::options::CpuOptions;
 use crate::place::Rules;
 use crate::threads::ThreadLimit;
 use anabranch_dsl::device::DeviceName;
@@ -30,7 +33,7 @@ use anabranch_dsl::function::GraphFn;
 use anabranch_dsl::queue::AnyQueue;
 use anabranch_dsl::var::check_value;
 use anabranch_dsl::{AnyVar, Array, Diagnostic, Element, HostTensor, IntoArray, Loc, Module, Result, Var};
-use devices::{Devices, DevicesOfMachine, Gpu};
+use devices::{Devices, DevicesOfMachine};
 use function::Function;
 use std::collections::HashMap;
 use std::fmt;
@@ -77,10 +80,6 @@ pub struct Session {
 impl UnwindSafe for Session {}
 impl RefUnwindSafe for Session {}
 
-/// The part of the memory budget of a GPU that one hoisted matmul may have.
-#[cfg(feature = "gpu")]
-const HOISTED_PART: u64 = 16;
-
 /// Settings of a session.
 #[derive(Clone, Default)]
 #[must_use]
@@ -92,7 +91,8 @@ pub struct SessionBuilder {
     threads: Option<usize>,
     measure: bool,
     simulated: Option<Vec<SimulatedDevice>>,
-    gpus: Vec<Gpu>,
+    /// The devices beside the CPUs.
+    others: Vec<Arc<dyn DeviceSource>>,
     rules: Vec<(String, String)>,
     /// The device of everything that is not constrained otherwise.
     default: Option<String>,
@@ -151,7 +151,7 @@ impl SessionBuilder {
     /// results are bitwise identical.
     #[cfg(feature = "testing")]
     pub fn lanes(self, lanes: usize) -> SessionBuilder {
-        SessionBuilder { run: CompileOptions { lanes, ..self.run }, ..self }
+        SessionBuilder { run: CompileOptions { cpu: CpuOptions { lanes, ..self.run.cpu }, ..self.run }, ..self }
     }
 
     /// Sets whether operations are fused into one pass over memory, and variables updated in place.
@@ -295,22 +295,23 @@ impl SessionBuilder {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[cfg(feature = "gpu")]
-    pub fn gpu(mut self, adapter: &crate::gpu::GpuAdapter) -> SessionBuilder {
-        // A matrix over all iterations of a loop is one tensor, which cannot move to the host in
-        // parts.
-        let part = adapter.memory_budget().map_or(u64::MAX, |budget| budget / HOISTED_PART);
-        let max_bytes = usize::try_from(part.min(adapter.max_tensor_bytes())).unwrap_or(usize::MAX);
-        self.run.max_hoisted_bytes = self.run.max_hoisted_bytes.min(max_bytes);
-        self.gpus.push(Gpu::Adapter(Box::new(adapter.clone())));
-        self
+    pub fn gpu(self, adapter: &crate::gpu::GpuAdapter) -> SessionBuilder {
+        self.with_devices(1, adapter.clone())
     }
 
     /// Adds `n` devices for comparisons of engines: `/gpu:0`, `/gpu:1`, and so on. The host cannot
     /// read their memory. They complete work late and in a random order, and have no kernels for
     /// prints and for `f64`. They are slow.
     #[cfg(feature = "testing")]
-    pub fn opaque_devices(mut self, n: usize) -> SessionBuilder {
-        self.gpus.extend(std::iter::repeat_n(Gpu::Opaque, n));
+    pub fn opaque_devices(self, n: usize) -> SessionBuilder {
+        self.with_devices(n, crate::device::OpaqueSource)
+    }
+
+    /// Adds `n` devices of this machine to the CPUs.
+    #[cfg(any(feature = "gpu", feature = "testing"))]
+    fn with_devices(mut self, n: usize, source: impl DeviceSource + 'static) -> SessionBuilder {
+        self.run = source.limited(self.run);
+        self.others.extend(std::iter::repeat_n(Arc::new(source) as Arc<dyn DeviceSource>, n));
         self
     }
 
@@ -453,7 +454,7 @@ impl SessionBuilder {
             let message = "a session cannot have both CPU devices and simulated devices, because their clocks differ";
             return Err(Diagnostic::new(message).help("remove the call of `cpus`"));
         }
-        if !self.gpus.is_empty() && self.simulated.is_some() {
+        if !self.others.is_empty() && self.simulated.is_some() {
             let message = "a session cannot have both GPUs and simulated devices, because their clocks differ";
             return Err(Diagnostic::new(message).help("remove the call of `simulated`"));
         }
@@ -472,7 +473,7 @@ impl SessionBuilder {
             n: self.cpus.unwrap_or(1),
             limit: self.threads,
             simulated: self.simulated.as_deref().unwrap_or_default(),
-            gpus: &self.gpus,
+            others: &self.others,
             measure: self.measure,
         };
         let devices = Devices::new(

@@ -1,6 +1,6 @@
 //! A part of a traced function: a graph that is compiled for each combination of input types.
 
-use crate::device::CompileOptions;
+use crate::options::CompileOptions;
 use crate::session::Session;
 use crate::session::call::RunningCall;
 use crate::session::compiled::{Cache, Compiled};

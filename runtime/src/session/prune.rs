@@ -1,6 +1,6 @@
 //! Pruned functions: parts of a function that compute some of its values from others.
 
-use crate::device::CompileOptions;
+use crate::options::CompileOptions;
 use crate::session::Session;
 use crate::session::call::CallOptions;
 use crate::session::compiled::begin;
@@ -158,7 +158,7 @@ impl PrunedFunction {
             return Err(Diagnostic::new(message).help("feed and fetch values whose extents follow from the signature"));
         }
         let compiled = self.0.part.compiled_for(&self.0.session, &self.feed_types())?;
-        Ok(compiled.graph.explain(&self.0.session.devices))
+        Ok(compiled.explain(&self.0.session.devices))
     }
 }
 

@@ -3,7 +3,7 @@
 //! See [`passes::split_at_commits`] for the parts. Here they are run in turn. Between steps no lock
 //! is held, and the call may end.
 
-use crate::device::CompileOptions;
+use crate::options::CompileOptions;
 use crate::session::Session;
 use crate::session::call::RunningCall;
 use crate::session::part::PartOfFunction;
@@ -90,7 +90,7 @@ impl SteppedFunction {
         for (title, part) in ["before the loop", "condition", "iteration", "after the loop"].iter().zip(self.parts()) {
             text += &format!("; {title}, a step of its own\n");
             text += &match part.open_input() {
-                None => part.compiled_for(session, &part.input_types())?.graph.explain(&session.devices),
+                None => part.compiled_for(session, &part.input_types())?.explain(&session.devices),
                 Some(_) => format!("; compiled when the extents of its inputs are known\n{}", part.graph),
             };
         }

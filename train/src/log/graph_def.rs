@@ -72,7 +72,7 @@ impl GraphEncoder<'_> {
         };
         let mut inputs = match data.op {
             Op::Cond => self.names_of(&[graph.cond_of(node).predicate()]),
-            Op::While { .. } | Op::Call(_) => Vec::new(),
+            ref op if op.is_construct() => Vec::new(),
             Op::Read(var) => vec![self.vars[var.index()].clone()],
             _ => self.names_of(&data.operands),
         };

@@ -5,18 +5,10 @@
 
 use super::{BufferId, Instr, ParallelLoop, Reg, ScalarOp, SlotId, StackId, TensorOp, TensorOpId, View};
 use crate::cpu::kernels::Kernel;
+use crate::cpu::memory::Storage;
 use anabranch_dsl::ir::ListForm;
 use anabranch_dsl::{HostTensor, Loc, Type};
 use std::ops::Range;
-
-/// A register, buffer, stack or slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Storage {
-    Reg(Reg),
-    Buffer(BufferId),
-    Stack(StackId),
-    Slot(SlotId),
-}
 
 /// The number of each kind of storage, from which each piece gets an index among all.
 #[derive(Clone, Copy, Debug)]
@@ -289,38 +281,5 @@ impl Move {
             Move::Stack { dst, .. } => Storage::Stack(*dst),
             Move::Slot { dst, .. } => Storage::Slot(*dst),
         }
-    }
-}
-
-impl View {
-    /// Returns the storage of the view if the plan writes it.
-    pub(crate) fn storage(&self) -> Option<Storage> {
-        match self.base {
-            super::Base::Buffer(b) => Some(Storage::Buffer(b)),
-            super::Base::Reg(r) => Some(Storage::Reg(r)),
-            _ => None,
-        }
-    }
-}
-
-impl super::TensorOperand {
-    pub(crate) fn storage(&self) -> Option<Storage> {
-        match self {
-            super::TensorOperand::View(v) => v.storage(),
-            super::TensorOperand::Slot(s) => Some(Storage::Slot(*s)),
-        }
-    }
-}
-
-impl super::Out {
-    pub(crate) fn storage(&self) -> impl Iterator<Item = Storage> {
-        let (one, several): (Option<Storage>, &[View]) = match self {
-            super::Out::View(v) => (v.storage(), &[]),
-            super::Out::Views(views) => (None, views),
-            super::Out::Reg(r, _) => (Some(Storage::Reg(*r)), &[]),
-            super::Out::Slot(s) => (Some(Storage::Slot(*s)), &[]),
-            super::Out::Nothing => (None, &[]),
-        };
-        one.into_iter().chain(several.iter().filter_map(View::storage))
     }
 }

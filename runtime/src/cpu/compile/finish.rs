@@ -1,7 +1,7 @@
 //! Conversion of a draft to a plan: allocates storage, orders moves and resolves labels.
 
 use super::allocate::{Request, allocate};
-use super::draft::{Draft, Item, Move, Storage};
+use super::draft::{Draft, Item, Move};
 use super::liveness::Liveness;
 use super::moves::{Ordered, in_order};
 use super::parallel_ops::is_heavy;
@@ -13,8 +13,10 @@ use super::{
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
 use crate::cpu::lanes::WhyNotInLanes;
+use crate::cpu::memory::Storage;
 use crate::cpu::memory::{BufferLocation, MAX_WRITTEN};
 use crate::cpu::native::WhyNot;
+use anabranch_dsl::ops::OpCost;
 use anabranch_dsl::{DType, Loc, Result, TensorType, Type};
 use rustc_hash::FxHashMap;
 
@@ -468,7 +470,8 @@ impl Finish<'_> {
     fn copy(&mut self, src: View, dst: View) {
         let kernel = Kernel::Copy(Copy::new(&src, &dst));
         let (operands, out) = (vec![TensorOperand::View(src)], Out::View(dst));
-        self.tensor_ops.push(TensorOp { kernel, operands, out, meaning: None, name: "move", loc: Loc::UNKNOWN });
+        let cost = OpCost::default();
+        self.tensor_ops.push(TensorOp { kernel, operands, out, meaning: None, cost, name: "move", loc: Loc::UNKNOWN });
         self.code.push(Instr::Run(TensorOpId(self.tensor_ops.len() as u32 - 1)));
     }
 

@@ -11,6 +11,8 @@
 //! - Epilogues: in a loop, a small result stays in the L1 cache anyway, and a separate kernel can
 //!   update a loop variable in place. So only a sum, which a product can begin with, is worth it
 //!   there.
+//! - The gradient of the filters of a convolution is computed in parts for the threads, and their
+//!   sum has no epilogue. So it is no stage of a kernel.
 //! - With a check of finite values, every value is computed at its node.
 
 use super::LowerOptions;
@@ -52,7 +54,7 @@ impl FusionTarget for CpuFusion {
         match op.class {
             // Registers hold values of rank 0.
             OpClass::Scalar(_) => graph.ty(data.results[0]).element().rank() > 0 && function_of(graph, data).is_some(),
-            OpClass::Contract(_) => matches!(op, prim::MATMUL | prim::CONV | prim::CONV_INPUT_GRAD),
+            OpClass::Contract(_) => op.is_product() && op != prim::CONV_WEIGHT_GRAD,
             OpClass::Reduce(_) | OpClass::Random(_) | OpClass::Rowwise(_) => self.options.fuse,
             _ => false,
         }

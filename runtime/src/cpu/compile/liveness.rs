@@ -19,9 +19,10 @@
 //! updated in place, branches write their results directly, and maps overwrite operands at their
 //! last use.
 
-use super::draft::{AccessKind, Draft, Item, Move, Storage, StorageIds};
+use super::draft::{AccessKind, Draft, Item, Move, StorageIds};
 use super::{Base, Instr, Out, TensorOp, TensorOpId, TensorOperand, View};
 use crate::cpu::kernels::Kernel;
+use crate::cpu::memory::Storage;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 

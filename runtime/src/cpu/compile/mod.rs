@@ -30,7 +30,8 @@
 //!   with others reads or writes storage that one of the others writes.
 //! - P5. Inputs, constants and variables are never written while the instructions run. All
 //!   variables are updated together at the end, and only if no instruction failed. These updates
-//!   cannot fail or be interrupted.
+//!   cannot fail or be interrupted. An update reads no variable that an earlier one has written,
+//!   unless it is to read the new value. What is assigned or added is in no variable.
 //! - P6. Constants of rank 0 are in registers that no instruction writes.
 //! - P7. A buffer that makes up a whole output is in memory that the caller receives, from its
 //!   first write to the end. A failed call does not expose it.
@@ -54,114 +55,30 @@ mod registers;
 mod rows;
 mod updates;
 mod verify;
-mod view;
 
-use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::elementwise::Map;
+use crate::cpu::kernels::{ScalarOp, SourceOp, TensorOp};
 use crate::cpu::lanes::{LaneProgram, WhyNotInLanes};
-use crate::cpu::memory::BufferLocation;
+use crate::cpu::memory::{
+    Base, BufferId, BufferLocation, MemoryLayout, Out, Reg, SlotId, StackId, Storage, TensorOperand, View,
+};
 use crate::cpu::native::{Native, WhyNot};
 use crate::id::id;
-use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ir::dependence::LoopVarRole;
-use anabranch_dsl::ops::Prim;
 use anabranch_dsl::passes::CountedLoop;
 use anabranch_dsl::{DType, HostTensor, Loc, TensorType, Type};
 use std::ops::Range;
 
-pub(crate) use draft::Storage;
 #[cfg(feature = "jit")]
 pub(crate) use draft::{AccessKind, instr_touches};
 pub(crate) use exec::{Context, StackOrList, no_memory_for_list};
 pub(crate) use explain::kernels_text;
 pub(crate) use lower::{LowerOptions, lower};
 pub(crate) use profile::{PlanProfile, PlanTimes, TimedWork, WorkText};
-pub(crate) use view::{Base, MemoryLayout, View, row_major};
 
-id! {
-    /// Index of a register, which holds one element of any type.
-    Reg, "r"
-}
-id! {
-    /// Index of a buffer, a region of the arena.
-    BufferId, "b"
-}
-id! {
-    /// Index of a stack or list of tensors.
-    StackId, "s"
-}
-id! {
-    /// Index of a slot, a tensor whose shape is unknown until it is computed.
-    SlotId, "d"
-}
 id! {
     /// Index of a tensor operation in [`Plan::tensor_ops`].
     TensorOpId, "op"
-}
-
-/// An operand of a tensor operation.
-#[derive(Clone, Debug)]
-pub(crate) enum TensorOperand {
-    /// A tensor of known shape.
-    View(View),
-    /// A tensor of unknown shape.
-    Slot(SlotId),
-}
-
-impl TensorOperand {
-    /// Returns the view. Only the reference kernel accepts slots.
-    pub(crate) fn view(&self) -> &View {
-        match self {
-            TensorOperand::View(v) => v,
-            TensorOperand::Slot(s) => panic!("{s:?} given to a kernel that needs known shapes"),
-        }
-    }
-}
-
-/// The destination of a tensor operation.
-#[derive(Clone, Debug)]
-pub(crate) enum Out {
-    /// A view of a buffer. A view is contiguous, except for copies.
-    View(View),
-    /// Views of several buffers, each of which covers its buffer.
-    Views(Vec<View>),
-    /// One element.
-    Reg(Reg, DType),
-    /// A tensor of unknown shape.
-    Slot(SlotId),
-    /// No destination here: the instruction that refers to the operation knows it.
-    Nothing,
-}
-
-/// The graph operation that a tensor operation computes, for errors and the reference kernel.
-#[derive(Clone, Debug)]
-pub(crate) struct SourceOp {
-    pub(crate) def: Prim,
-    pub(crate) attrs: Attrs,
-    /// The name of the operation in errors.
-    pub(crate) name: &'static str,
-}
-
-/// A tensor operation, or the operands of another instruction besides its registers.
-#[derive(Debug)]
-pub(crate) struct TensorOp {
-    pub(crate) kernel: Kernel,
-    pub(crate) operands: Vec<TensorOperand>,
-    pub(crate) out: Out,
-    /// The graph operation, for kernels that can fail.
-    pub(crate) meaning: Option<Box<SourceOp>>,
-    /// The name of the graph operation.
-    pub(crate) name: &'static str,
-    pub(crate) loc: Loc,
-}
-
-/// An operation on registers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ScalarOp {
-    pub(crate) op: Prim,
-    /// The type of the operands. For `select`, the type of the two alternatives.
-    pub(crate) operand: DType,
-    pub(crate) result: DType,
 }
 
 /// An instruction of a plan.
@@ -275,6 +192,9 @@ pub(crate) struct Update {
     pub(crate) operands: Vec<TensorOperand>,
     /// The variables that receive the results, as distinct indices in the graph.
     pub(crate) vars: Vec<usize>,
+    /// The variables among the operands whose new values are read. Earlier updates have written
+    /// them. Of all others, the value before the step is read.
+    pub(crate) new_values: Vec<usize>,
     pub(crate) loc: Loc,
 }
 

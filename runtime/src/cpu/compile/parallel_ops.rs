@@ -1,8 +1,8 @@
 //! Parallel execution of heavy, independent tensor operations.
 //!
 //! A matmul of medium size is too small to be divided among all threads, and the tiles of a large
-//! matmul do not finish at the same time. Operations of straight-line code with at least [`HEAVY`]
-//! multiplications, such as the query, key and value projections or the two matmuls of a gradient,
+//! matmul do not finish at the same time. Contractions in straight-line code whose cost is at least
+//! [`HEAVY`], such as the query, key and value projections or the two matmuls of a gradient,
 //! are therefore merged into one item whose operations run in parallel.
 //!
 //! The item is placed where its first operation was. Items that a later one of its operations
@@ -10,15 +10,16 @@
 //! that cannot fail move, and only by [`REACH`] items, so live ranges grow little. Results do not
 //! depend on what runs in parallel.
 
-use super::draft::{AccessKind, Draft, Item, Storage};
+use super::draft::{AccessKind, Draft, Item};
 use super::{Instr, TensorOp, TensorOpId};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::memory::MAX_WRITTEN;
+use crate::cpu::memory::Storage;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Minimum multiplications of a heavy operation, about 10 µs, which exceeds the wake-up of a
-/// thread.
-const HEAVY: usize = 1 << 20;
+/// Minimum multiplications and additions of a heavy operation, about 10 µs, which exceeds the
+/// wake-up of a thread.
+const HEAVY: f64 = (2 << 20) as f64;
 /// Maximum distance in items from a heavy operation to others that may join it.
 const REACH: usize = 24;
 
@@ -54,7 +55,7 @@ pub(super) fn join_ops(draft: &mut Draft) {
 
 /// Returns whether an operation is worth its own thread.
 pub(super) fn is_heavy(op: &TensorOp) -> bool {
-    op.kernel.multiplications() >= HEAVY
+    op.cost.operations >= HEAVY
 }
 
 /// Returns the heavy operation of an item, or `None` for any other item.
@@ -137,6 +138,6 @@ fn moves_freely(draft: &Draft, p: usize) -> bool {
     match &draft.op(op).kernel {
         Kernel::Map(map) => map.is_total(),
         Kernel::Copy(_) | Kernel::Reduce(_) | Kernel::MapReduce(_) | Kernel::Rows(_) | Kernel::Pack(_) => true,
-        kernel => kernel.multiplications() > 0,
+        kernel => kernel.is_contraction(),
     }
 }

@@ -12,12 +12,14 @@
 //! or if one of its operations reads a copy of the result of another, its operations stay as they
 //! are. An update of a variable may have taken one out of the code.
 
-use super::draft::{AccessKind, Draft, Item, Storage};
+use super::draft::{AccessKind, Draft, Item};
 use super::{Base, BufferId, Instr, Out, TensorOp, TensorOpId, TensorOperand, View};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::map_reduce::ReducedLayout;
 use crate::cpu::kernels::rows::{RowKernel, RowStage, RowStageDest, RowStageInput, RowStageKind};
 use crate::cpu::memory::MAX_WRITTEN;
+use crate::cpu::memory::Storage;
+use anabranch_dsl::ops::OpCost;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 
@@ -255,7 +257,8 @@ impl JoinedRows {
         }
         draft.items[last.item] = Item::Instr(Instr::Run(last.op));
         let out = Out::Views(outs);
-        draft.tensor_ops[last.op.index()] = TensorOp { kernel, operands, out, meaning: None, name, loc };
+        draft.tensor_ops[last.op.index()] =
+            TensorOp { kernel, operands, out, meaning: None, cost: OpCost::default(), name, loc };
     }
 }
 
@@ -277,7 +280,7 @@ mod tests {
     fn counts(text: &str) -> [usize; 2] {
         let graph = Graph::parse(text, "f.ir").unwrap_or_else(|errors| panic!("{}", errors[0]));
         let plan = lower(&graph, LowerOptions::default()).unwrap();
-        let is_rows = |op: &&crate::cpu::compile::TensorOp| matches!(op.kernel, Kernel::Rows(_));
+        let is_rows = |op: &&crate::cpu::kernels::TensorOp| matches!(op.kernel, Kernel::Rows(_));
         [plan.tensor_ops.iter().filter(is_rows).count(), plan.code.len()]
     }
 

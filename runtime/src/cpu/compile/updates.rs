@@ -18,10 +18,11 @@
 //! Adam. The fused updates are computed block by block, so each may read a result of another update
 //! only at the same elements.
 
-use super::draft::{AccessKind, Draft, Item, Storage};
+use super::draft::{AccessKind, Draft, Item};
 use super::{Assign, Base, BufferId, Instr, Out, TensorOpId, TensorOperand, Update, View};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::elementwise::{Arg, MAX_OPERANDS, MAX_OPS, MAX_RESULTS, Map, MapOp};
+use crate::cpu::memory::Storage;
 use anabranch_dsl::{DType, Loc, TensorType};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -134,6 +135,8 @@ struct FusedUpdates {
     operands: Vec<View>,
     /// The operations that compute new values, and the variables they overwrite.
     results: Vec<(usize, View)>,
+    /// The variables among the operands that earlier updates have written.
+    new_values: Vec<usize>,
     loc: Loc,
 }
 
@@ -142,16 +145,17 @@ impl FusedUpdates {
         let op = draft.op(c.op);
         let (Kernel::Map(map), Out::View(out)) = (&op.kernel, &op.out) else { panic!("only maps are updates") };
         // Earlier updates have already written the variables whose new values this update reads.
+        let written = |base: Base| if let Base::Buffer(b) = base { new_values.get(&b).copied() } else { None };
         let present = |operand: &TensorOperand| {
             let view = operand.view().clone();
-            let var = if let Base::Buffer(b) = view.base { new_values.get(&b) } else { None };
-            let base = var.map_or(view.base, |&var| Base::Var(var as u32));
+            let base = written(view.base).map_or(view.base, |var| Base::Var(var as u32));
             View { base, ..view }
         };
         FusedUpdates {
             ops: map.ops().to_vec(),
             operands: op.operands.iter().map(present).collect(),
             results: vec![(map.ops().len() - 1, View { base: Base::Var(c.var as u32), ..out.clone() })],
+            new_values: op.operands.iter().filter_map(|operand| written(operand.view().base)).collect(),
             loc: op.loc,
         }
     }
@@ -192,6 +196,9 @@ impl FusedUpdates {
             });
             op
         }));
+        // The new values that the update itself computes are no operands of it.
+        let is_own = |var: &usize| self.results.iter().any(|(_, place)| place.base == Base::Var(*var as u32));
+        self.new_values.extend(later.new_values.into_iter().filter(|var| !is_own(var)));
         self.results.extend(later.results.into_iter().map(|(op, place)| (first as usize + op, place)));
         None
     }
@@ -204,6 +211,7 @@ impl FusedUpdates {
         Update {
             map: Map::with_results(self.ops, &operands, &results),
             vars: self.results.iter().map(|(_, place)| var(place)).collect(),
+            new_values: self.new_values,
             operands,
             loc: self.loc,
         }

@@ -9,9 +9,10 @@
 //! from its first access in the code to its last, and to the end of each loop that reads it but
 //! begins after its first access.
 
-use super::draft::{AccessKind, Storage, StorageIds, instr_touches};
-use super::{Base, BufferId, Instr, Out, Plan, TensorOp, TensorOperand, View};
+use super::draft::{AccessKind, StorageIds, instr_touches};
+use super::{Assign, Base, BufferId, Instr, Out, Plan, TensorOp, TensorOperand, View};
 use crate::cpu::kernels::Kernel;
+use crate::cpu::memory::Storage;
 use crate::cpu::memory::{ALIGN, BufferLocation, MAX_WRITTEN};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -200,21 +201,52 @@ impl Plan {
         });
         error.map_or(Ok(()), Err)?;
         let mut written = BTreeSet::new();
+        let mut write = |var: usize| match written.insert(var) {
+            true => Ok(()),
+            false => Err(format!("P5: variable {var} is written twice at the end")),
+        };
+        let mut updated: BTreeSet<usize> = BTreeSet::new();
         for update in &self.updates {
             for operand in &update.operands {
-                if let TensorOperand::View(v) = operand
-                    && let Base::Var(var) = v.base
-                    && update.vars.contains(&(var as usize))
-                    && !(v.offset == 0 && v.is_contiguous())
-                {
+                let TensorOperand::View(v) = operand else { continue };
+                let Base::Var(var) = v.base else { continue };
+                let (var, is_new) = (var as usize, update.new_values.contains(&(var as usize)));
+                if update.vars.contains(&var) && !(v.offset == 0 && v.is_contiguous()) {
                     return Err(format!("P4: variable {var} is updated from other places of its own"));
                 }
+                match (is_new, updated.contains(&var)) {
+                    (false, true) => {
+                        return Err(format!("P5: an update has overwritten variable {var}, which is read"));
+                    }
+                    (true, false) => return Err(format!("P5: variable {var} is read before its update")),
+                    _ => {}
+                }
             }
+            update.vars.iter().try_for_each(|&var| write(var))?;
+            updated.extend(&update.vars);
         }
-        let vars = self.updates.iter().flat_map(|update| &update.vars).chain(self.assigns.iter().map(|a| &a.var));
-        for var in vars {
-            if !written.insert(var) {
-                return Err(format!("P5: variable {var} is written twice at the end"));
+        let in_variable = |operand: &TensorOperand| match operand {
+            TensorOperand::View(View { base: Base::Var(var), .. }) => Some(*var as usize),
+            _ => None,
+        };
+        for Assign { var, value } in &self.assigns {
+            if let Some(read) = in_variable(value) {
+                return Err(format!("P5: variable {var} is assigned from variable {read}"));
+            }
+            write(*var)?;
+        }
+        let mut added = BTreeSet::new();
+        for op in self.additions.iter().map(|op| &self.tensor_ops[op.index()]) {
+            let [table, others @ ..] = &op.operands[..] else {
+                return Err("P5: an addition has no operand".to_owned());
+            };
+            let Some(var) = in_variable(table) else { return Err("P5: an addition is to no variable".to_owned()) };
+            if let Some(read) = others.iter().find_map(in_variable) {
+                return Err(format!("P5: elements of variable {read} are added to variable {var}"));
+            }
+            // Several additions to one variable follow each other.
+            if added.insert(var) {
+                write(var)?;
             }
         }
         Ok(())
@@ -546,12 +578,29 @@ mod tests {
     }
 
     #[test]
+    fn an_operation_writes_each_of_few_buffers_once() {
+        let written = |plan: &mut Plan, n: usize| {
+            let view = out(plan, 0).clone();
+            plan.tensor_ops[0].out = Out::Views(vec![view; n]);
+        };
+        check_broken(three_ops(), |plan| written(plan, 2), &["P4", "written twice, in operation 0"]);
+        let too_many = format!("P4: {} results", MAX_WRITTEN + 1);
+        check_broken(three_ops(), |plan| written(plan, MAX_WRITTEN + 1), &[&too_many]);
+    }
+
+    #[test]
     fn parallel_operations_are_independent() {
         let both = |plan: &mut Plan, ops: [u32; 2]| {
             plan.code = vec![Instr::RunParallel(ops.map(TensorOpId).into())];
         };
         check_broken(three_ops(), |plan| both(plan, [0, 1]), &["P4", "read and written in parallel"]);
         check_broken(three_ops(), |plan| both(plan, [0, 0]), &["P4", "written twice in parallel"]);
+        let slot = |plan: &mut Plan| {
+            both(plan, [0, 2]);
+            plan.n_slots = 1;
+            plan.tensor_ops[0].out = Out::Slot(SlotId(0));
+        };
+        check_broken(three_ops(), slot, &["P4", "Slot(d0) is written in parallel"]);
     }
 
     #[test]
@@ -603,6 +652,75 @@ mod tests {
     #[test]
     fn a_variable_is_written_once_at_the_end() {
         check_broken(two_variables(), |plan| plan.assigns[0].var = 0, &["P5", "variable 0"]);
+    }
+
+    /// Returns a plan whose second update reads the new value of the first variable.
+    fn dependent_updates() -> Plan {
+        let text = "graph @f(%x: f32[1, 4]) -> () {
+            var @v: f32[1, 4]
+            var @w: f32[3, 4]
+            %v = read @v
+            %w = read @w
+            %a = add %v, %x
+            %b = gelu %a
+            %c = broadcast_to %b {shape=[3, 4]}
+            %d = add %w, %c
+            assign @v, %b
+            assign @w, %d
+            return
+        }";
+        let graph = Graph::parse(text, "f.ir").expect("the text is right");
+        let plan = lower(&graph, LowerOptions::default()).expect("the graph has a plan");
+        assert_eq!(plan.updates.iter().map(|u| &u.new_values[..]).collect::<Vec<_>>(), [&[][..], &[0]], "{plan}");
+        plan
+    }
+
+    #[test]
+    fn updates_read_the_values_that_are_meant() {
+        check_broken(dependent_updates(), |plan| plan.updates.swap(0, 1), &["P5", "variable 0 is read before"]);
+        let old = |plan: &mut Plan| plan.updates[1].new_values.clear();
+        check_broken(dependent_updates(), old, &["P5", "has overwritten variable 0"]);
+    }
+
+    #[test]
+    fn what_is_assigned_is_in_no_variable() {
+        let old = |plan: &mut Plan| {
+            let TensorOperand::View(view) = &mut plan.assigns[0].value else { panic!("it is a view") };
+            view.base = Base::Var(0);
+        };
+        check_broken(two_variables(), old, &["P5", "variable 1 is assigned from variable 0"]);
+    }
+
+    #[test]
+    fn rows_are_added_once_and_from_memory() {
+        let text = "graph @f(%ids: i32[2], %rows: f32[2, 4]) -> () {
+            var @v: f32[4, 4]
+            var @w: f32[4, 4]
+            %v = read @v
+            %w = read @w
+            %a = scatter_add %v, %ids, %rows {axis=0}
+            %b = matmul %w, %w
+            assign @v, %a
+            assign @w, %b
+            return
+        }";
+        let plan = || {
+            let graph = Graph::parse(text, "f.ir").expect("the text is right");
+            let plan = lower(&graph, LowerOptions::default()).expect("the graph has a plan");
+            assert_eq!([plan.additions.len(), plan.assigns.len()], [1, 1], "{plan}");
+            plan
+        };
+        let elsewhere = |plan: &mut Plan| {
+            let op = plan.additions[0].index();
+            operand(plan, op, 0).base = plan.assigns[0].value.view().base;
+        };
+        check_broken(plan(), elsewhere, &["P5", "to no variable"]);
+        let from_variable = |plan: &mut Plan| {
+            let op = plan.additions[0].index();
+            operand(plan, op, 2).base = Base::Var(1);
+        };
+        check_broken(plan(), from_variable, &["P5", "elements of variable 1 are added"]);
+        check_broken(plan(), |plan| plan.assigns[0].var = 0, &["P5", "variable 0 is written twice"]);
     }
 
     #[test]

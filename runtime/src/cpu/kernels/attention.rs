@@ -16,9 +16,9 @@ use super::gemm::{Strides, packed_len};
 use super::matmul::{MatrixLayout, layout};
 use super::reduce::fold;
 use super::walk::{Axis, merged};
-use crate::cpu::compile::{TensorOperand, View};
 use crate::cpu::element::CpuElement;
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::{TensorOperand, View};
 use crate::cpu::multiversion::wide;
 use crate::cpu::vector::{InstructionSet, Lane};
 use crate::threads;
@@ -110,12 +110,6 @@ impl Attention {
             layouts: std::array::from_fn(|i| layout(view(i)).expect("the layout was checked before")),
             level: InstructionSet::best(),
         }
-    }
-
-    pub(crate) fn multiplications(&self) -> usize {
-        let passes = if self.gradients { 3 } else { 1 };
-        let matrices: usize = self.batch.iter().map(|axis| axis.n).product();
-        passes * matrices * self.n * self.m * (self.size + self.width)
     }
 
     pub(crate) fn run(&self, operands: &[TensorOperand], out: &mut [u8], sources: &Sources<'_>) {

@@ -1,8 +1,8 @@
 //! Cumulative sums, argmax, argmin and argsort along one axis of a dense tensor.
 
-use crate::cpu::compile::View;
 use crate::cpu::element::CpuElement;
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::View;
 use crate::threads;
 use anabranch_dsl::DType;
 

@@ -6,8 +6,8 @@
 //! ranges.
 
 use super::walk::{Axis, for_each, merged};
-use crate::cpu::compile::View;
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::View;
 use crate::threads;
 
 /// A copy from one strided view to another of the same shape.

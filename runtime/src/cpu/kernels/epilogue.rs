@@ -6,8 +6,8 @@
 //! functions and results are the same as for any other map.
 
 use super::elementwise::{Arg, Map, MapOp};
-use crate::cpu::compile::{TensorOperand, View};
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::{TensorOperand, View};
 use anabranch_dsl::ops::prim;
 
 /// The epilogue of a matmul or convolution.

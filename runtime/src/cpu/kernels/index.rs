@@ -2,9 +2,9 @@
 
 use super::KernelFailed;
 use super::copy::Copy;
-use crate::cpu::compile::{Base, TensorOperand, View};
 use crate::cpu::element::{CpuElement, match_plain_dtype};
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::{Base, TensorOperand, View};
 use crate::threads;
 use anabranch_dsl::DType;
 
@@ -46,7 +46,7 @@ impl IndexPattern {
 
     /// Returns the pattern of elements of a dense tensor for indices of shape `ids`.
     pub(crate) fn elements(shape: &[usize], ids: &[usize], axis: usize) -> IndexPattern {
-        let mut strides: Vec<usize> = crate::cpu::compile::row_major(shape).into_iter().map(|s| s as usize).collect();
+        let mut strides: Vec<usize> = crate::cpu::memory::row_major(shape).into_iter().map(|s| s as usize).collect();
         let stride = std::mem::replace(&mut strides[axis], 0);
         IndexPattern::Elements { shape: ids.to_vec(), strides, extent: shape[axis], stride }
     }

@@ -10,8 +10,8 @@
 
 use super::elementwise::{BLOCK, Map, MapOp, Traversal, with_scratch};
 use super::reduce::{PartialResults, ReduceLoops, Reduction};
-use crate::cpu::compile::TensorOperand;
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::TensorOperand;
 use crate::threads;
 use anabranch_dsl::DType;
 
@@ -368,7 +368,7 @@ impl FoldState<'_, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::compile::{Base, BufferId, View};
+    use crate::cpu::memory::{Base, BufferId, View};
 
     #[test]
     fn layouts_are_told_by_the_axes_that_have_extents() {

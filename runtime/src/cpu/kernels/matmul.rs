@@ -18,9 +18,9 @@
 use super::epilogue::Epilogue;
 use super::gemm::{self, GemmBlock, RightLayout, SLAB, Strides};
 use super::walk::{Axis, merged};
-use crate::cpu::compile::{TensorOperand, View, row_major};
 use crate::cpu::element::CpuElement;
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::{TensorOperand, View, row_major};
 use crate::cpu::vector::{InstructionSet, Lane};
 use crate::threads;
 use anabranch_dsl::DType;
@@ -207,10 +207,6 @@ impl Matmul {
     pub(crate) fn placed(&self, operands: &[TensorOperand], out: &View) -> Matmul {
         let adds = self.addend(operands).is_some_and(|view| view.same_places(out));
         Matmul { adds, ..self.clone() }
-    }
-
-    pub(crate) fn multiplications(&self) -> usize {
-        self.batch.iter().map(|axis| axis.n).product::<usize>().saturating_mul(self.m * self.k * self.n)
     }
 
     /// Returns the work of one matrix in multiplications. With few rows or columns, reading the

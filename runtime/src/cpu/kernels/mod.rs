@@ -19,6 +19,7 @@ pub(crate) mod index;
 pub(crate) mod map_reduce;
 pub(crate) mod matmul;
 mod occurrences;
+mod op;
 pub(crate) mod pool;
 pub(crate) mod random;
 pub(crate) mod reduce;
@@ -28,8 +29,9 @@ pub(crate) mod rows;
 pub(crate) mod softmax;
 pub(crate) mod walk;
 
+pub(crate) use op::{ScalarOp, SourceOp, TensorOp};
+
 use super::memory::Sources;
-use crate::cpu::compile::TensorOp;
 use anabranch_dsl::format::{Stream, Template};
 use anabranch_dsl::ir::{FileOp, ListOp, QueueId, QueueOp};
 
@@ -127,18 +129,18 @@ pub(crate) enum Kernel {
 }
 
 impl Kernel {
-    /// Returns the approximate number of multiplications of a compute-intensive kernel, and 0 for
-    /// others.
-    pub(crate) fn multiplications(&self) -> usize {
-        match self {
-            Kernel::Matmul(product) => product.multiplications(),
-            Kernel::Attention(attention) => attention.multiplications(),
-            Kernel::Conv(conv) => conv.multiplications(),
-            Kernel::ChannelsLast(conv) => conv.multiplications(),
-            Kernel::ConvWeights(conv) => conv.multiplications(),
-            Kernel::ChannelsLastWeights(conv) => conv.multiplications(),
-            _ => 0,
-        }
+    /// Returns whether the kernel computes sums of products, which takes most of the time of its
+    /// graph operation.
+    pub(crate) fn is_contraction(&self) -> bool {
+        matches!(
+            self,
+            Kernel::Matmul(_)
+                | Kernel::Attention(_)
+                | Kernel::Conv(_)
+                | Kernel::ChannelsLast(_)
+                | Kernel::ConvWeights(_)
+                | Kernel::ChannelsLastWeights(_)
+        )
     }
 }
 

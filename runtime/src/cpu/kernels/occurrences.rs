@@ -1,7 +1,7 @@
 //! The first of equal elements of a vector.
 
-use crate::cpu::compile::View;
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::View;
 use anabranch_dsl::DType;
 use bytemuck::Pod;
 use rustc_hash::FxHashMap;

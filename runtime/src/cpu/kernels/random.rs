@@ -1,7 +1,7 @@
 //! Counter-based random numbers.
 
-use crate::cpu::compile::{TensorOperand, View};
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::{TensorOperand, View};
 use crate::threads;
 use anabranch_dsl::ops::random::{folded, philox, unit_bf16, unit_f16, unit_f32, unit_f64};
 use anabranch_dsl::{DType, bf16, f16};

@@ -6,9 +6,9 @@
 //! the number of threads.
 
 use super::walk::{Axis, for_each, merged};
-use crate::cpu::compile::View;
 use crate::cpu::element::CpuElement;
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::View;
 use crate::cpu::multiversion::wide_for;
 use crate::threads;
 use anabranch_dsl::DType;

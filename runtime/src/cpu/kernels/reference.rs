@@ -1,7 +1,7 @@
 //! The reference implementation as a kernel, for operations without a kernel, for shapes unknown
 //! before the step runs, and for error messages.
 
-use crate::cpu::compile::TensorOp;
+use crate::cpu::kernels::TensorOp;
 use anabranch_dsl::interp;
 use anabranch_dsl::ops::{EvalCx, InferCx};
 use anabranch_dsl::{Diagnostic, HostTensor, Type};

@@ -13,7 +13,7 @@ use super::elementwise::Arg;
 use super::reduce::{LANES, PartialResults, Reduction};
 use super::rows::{MAX_STAGES, RowStage, RowStageDest, RowStageInput, RowStageKind};
 use super::walk::{Axis, merged};
-use crate::cpu::compile::View;
+use crate::cpu::memory::View;
 use crate::cpu::vector::{InstructionSet, Lane, Task, Vector, prefetch_for_later};
 use anabranch_dsl::DType;
 use std::mem::MaybeUninit;
@@ -501,8 +501,8 @@ mod tests {
     use super::super::map_reduce::{MapReduce, ReducedLayout};
     use super::super::rows::RowKernel;
     use super::*;
-    use crate::cpu::compile::{Base, BufferId, TensorOperand};
     use crate::cpu::element::bytes_of;
+    use crate::cpu::memory::{Base, BufferId, TensorOperand};
     use crate::cpu::memory::{ExternalTensors, MAX_WRITTEN, Sources, Vars};
     use anabranch_dsl::HostTensor;
     use anabranch_dsl::ops::{Arity, Prim, prim};

@@ -4,9 +4,9 @@
 
 use super::axis::blocks;
 use super::reduce::fold;
-use crate::cpu::compile::View;
 use crate::cpu::element::CpuElement;
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::View;
 use crate::cpu::multiversion::wide;
 use crate::cpu::vector::prefetch_for_later;
 use anabranch_dsl::DType;

@@ -3,9 +3,11 @@
 
 use super::program::{AddedTensor, AdditionStacks, LoopStack, OwnTensor, RowId, RowInfo, RowStart, StackPart};
 use super::translate::Translator;
-use crate::cpu::compile::{Base, BufferId, Instr, Out, Reg, StackId, Storage, TensorOp, TensorOperand, View};
+use crate::cpu::compile::Instr;
 use crate::cpu::kernels::Kernel;
+use crate::cpu::kernels::TensorOp;
 use crate::cpu::kernels::functions::{ScalarFn, function};
+use crate::cpu::memory::{Base, BufferId, Out, Reg, StackId, Storage, TensorOperand, View};
 use crate::cpu::native::{ElementAccess, ElementUse, access};
 use anabranch_dsl::DType;
 use anabranch_dsl::ir::dependence::LoopVarRole;

@@ -1,10 +1,11 @@
 //! The choice of loops that run in lanes.
 
+use super::WhyNotInLanes;
 use super::program::LaneProgram;
 use super::run::MIN_LANES;
 use super::translate::translate;
-use super::{CodeVectors, WhyNotInLanes};
 use crate::cpu::compile::{Instr, LoopSpan, Plan};
+use crate::options::CodeVectors;
 use anabranch_dsl::ir::dependence::MIN_PARALLEL_TRIPS;
 
 /// Translates the outermost loops of a plan that can run in lanes. The others get the reason why

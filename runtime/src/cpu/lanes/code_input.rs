@@ -3,7 +3,7 @@
 
 use super::program::{BasicBlock, RowId, RowInfo};
 use super::rows::VectorBytes;
-use crate::cpu::compile::{Base, StackId};
+use crate::cpu::memory::{Base, StackId};
 use anabranch_dsl::interp::StopFlag;
 use std::sync::atomic::AtomicBool;
 

@@ -6,7 +6,7 @@
 //! and before the first pop.
 
 use super::program::{LaneOp, LaneProgram, RowId, RowInfo, RowStart, StackPart};
-use crate::cpu::compile::ScalarOp;
+use crate::cpu::kernels::ScalarOp;
 use crate::cpu::kernels::functions::function;
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::{Prim, prim};

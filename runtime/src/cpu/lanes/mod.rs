@@ -69,21 +69,6 @@ pub(crate) use program::LaneProgram;
 
 use std::fmt;
 
-/// The largest number of iterations in a block.
-pub(crate) const MAX_LANES: usize = 1024;
-
-/// The vectors of native code of what iterations side by side do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(any(test, feature = "testing")), allow(dead_code, reason = "tests limit the vectors"))]
-pub(crate) enum CodeVectors {
-    /// There is no native code.
-    None,
-    /// At most 256 bits, with AVX2.
-    UpTo256,
-    /// As wide as those of the processor.
-    Widest,
-}
-
 /// The reason that a parallel loop does not run in lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhyNotInLanes {
@@ -114,10 +99,10 @@ impl fmt::Display for WhyNotInLanes {
 /// The native code of a build without it, or for a processor that has none.
 #[cfg(not(all(feature = "jit", target_arch = "x86_64")))]
 mod code {
-    use super::CodeVectors;
     use super::block::Declined;
     use super::code_input::{CodeBlock, LaneBody};
-    use super::program::BasicBlock;
+    use crate::cpu::lanes::program::BasicBlock;
+    use crate::options::CodeVectors;
     use std::fmt;
 
     /// The native code of a program. There is none.

@@ -6,8 +6,8 @@ use super::program::{
     AdditionStacks, ElementIndex, ElementSource, LaneOp, OwnTensor, RowId, StackPart, StackPlace, UpdateValue,
 };
 use super::rows::{blend, bounds, by_size, bytes, divide_by_power, fill, register};
-use crate::cpu::compile::StackId;
 use crate::cpu::kernels::index::index_of;
+use crate::cpu::memory::StackId;
 use crate::cpu::memory::list::{ListStorage, is_run};
 use crate::cpu::memory::segments::LaneStack;
 use crate::cpu::multiversion::wide;

@@ -1,10 +1,12 @@
 //! The body of a loop in lanes, as operations on rows.
 
-use super::CodeVectors;
 use super::code::{self, LaneCode};
 use super::code_input::LaneBody;
-use crate::cpu::compile::{Base, BufferId, Reg, ScalarOp, StackId, TripCount};
+use crate::cpu::compile::TripCount;
+use crate::cpu::kernels::ScalarOp;
 use crate::cpu::kernels::functions::{BlockFn, OperandCheck};
+use crate::cpu::memory::{Base, BufferId, Reg, StackId};
+use crate::options::CodeVectors;
 use anabranch_dsl::ir::ListOp;
 use anabranch_dsl::{DType, Loc};
 use std::sync::Arc;

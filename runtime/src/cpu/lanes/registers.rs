@@ -7,8 +7,9 @@
 use super::WhyNotInLanes;
 use super::program::{RowId, RowInfo, RowStart};
 use super::translate::Translator;
-use crate::cpu::compile::{Base, Instr, Out, Reg, TensorOperand};
+use crate::cpu::compile::Instr;
 use crate::cpu::kernels::Kernel;
+use crate::cpu::memory::{Base, Out, Reg, TensorOperand};
 use crate::cpu::native::{ElementAccess, ElementUse, access};
 use crate::disjoint_sets::DisjointSets;
 use anabranch_dsl::DType;

@@ -11,12 +11,12 @@ use super::program::{
 use super::registers::ElementSizes;
 use super::run::MIN_LANES;
 use super::share::share_rows;
-use crate::cpu::compile::{
-    Base, BufferId, Instr, Out, ParallelLoop, Plan, Reg, ScalarOp, StackId, Storage, TensorOp, TensorOperand,
-};
+use crate::cpu::compile::{Instr, ParallelLoop, Plan};
 use crate::cpu::element::CpuElement;
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::functions::{ElementFunction, ScalarFn, function};
+use crate::cpu::kernels::{ScalarOp, TensorOp};
+use crate::cpu::memory::{Base, BufferId, Out, Reg, StackId, Storage, TensorOperand};
 use crate::cpu::native::{ElementAccess, ElementUse, access};
 use anabranch_dsl::DType;
 use anabranch_dsl::ir::ListOp;

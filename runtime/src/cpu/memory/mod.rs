@@ -11,8 +11,12 @@ pub(crate) mod list;
 pub(crate) mod results;
 pub(crate) mod segments;
 pub(crate) mod stack;
+mod storage;
+mod view;
 
-use crate::cpu::compile::{Base, BufferId, View};
+pub(crate) use storage::{BufferId, Out, Reg, SlotId, StackId, Storage, TensorOperand};
+pub(crate) use view::{Base, MemoryLayout, View, row_major};
+
 use crate::cpu::element::{CpuElement, bytes_of, bytes_of_mut, match_plain_dtype, to_buffer};
 use anabranch_dsl::{Buffer, HostTensor};
 use std::ops::Range;
@@ -272,7 +276,7 @@ impl<'a> Sources<'a> {
     }
 
     /// Returns the value of a register.
-    pub(crate) fn reg(&self, r: crate::cpu::compile::Reg) -> u64 {
+    pub(crate) fn reg(&self, r: Reg) -> u64 {
         self.regs[r.index()]
     }
 

@@ -6,10 +6,8 @@
 use super::Sources;
 use super::counted::CountedVec;
 use super::segments::{LaneSegments, LaneStack};
-use crate::cpu::compile::View;
-use crate::cpu::element::{CpuElement, match_plain_dtype};
+use crate::cpu::memory::View;
 use anabranch_dsl::interp::ELEMENT_BYTES;
-use anabranch_dsl::ops::prim;
 use anabranch_dsl::{DType, HostTensor, TensorType, bf16, f16, interp, memory};
 use std::cmp::Ordering;
 
@@ -400,23 +398,25 @@ impl StackStorage {
 
 /// Adds elements stored as bytes of any alignment.
 pub(super) fn add_bytes(dtype: DType, to: &mut [u8], from: &[u8]) {
-    use crate::cpu::kernels::functions::{ScalarFn, function};
-    let wide = |f: fn(u64) -> f32| move |a, b| f(a) + f(b);
-    let of_numbers = function(prim::ADD, dtype, dtype).map(|f| f.scalar);
-    let add = |a: u64, b: u64| match (dtype, of_numbers) {
-        (DType::F16, _) => f16::from_f32(wide(|x| f16::from_reg(x).to_f32())(a, b)).to_reg(),
-        (DType::BF16, _) => bf16::from_f32(wide(|x| bf16::from_reg(x).to_f32())(a, b)).to_reg(),
-        (_, Some(ScalarFn::Binary(add))) => add(a, b),
-        _ => panic!("a sum of {dtype}"),
-    };
-    match_plain_dtype!(dtype, T => {
-        let n = size_of::<<T as CpuElement>::Mem>();
-        for (a, b) in to.chunks_exact_mut(n).zip(from.chunks_exact(n)) {
-            let load = |bytes: &[u8]| T::load(bytemuck::pod_read_unaligned(bytes)).to_reg();
-            let sum = T::from_reg(add(load(a), load(b))).store();
-            a.copy_from_slice(bytemuck::bytes_of(&sum));
-        }
-    });
+    match dtype {
+        DType::F32 => add_each(to, from, |a: f32, b| a + b),
+        DType::F64 => add_each(to, from, |a: f64, b| a + b),
+        DType::I32 => add_each(to, from, i32::wrapping_add),
+        DType::I64 => add_each(to, from, i64::wrapping_add),
+        DType::U32 => add_each(to, from, u32::wrapping_add),
+        DType::U8 => add_each(to, from, u8::wrapping_add),
+        DType::F16 => add_each(to, from, |a: f16, b: f16| f16::from_f32(a.to_f32() + b.to_f32())),
+        DType::BF16 => add_each(to, from, |a: bf16, b: bf16| bf16::from_f32(a.to_f32() + b.to_f32())),
+        DType::Bool | DType::Bytes => panic!("a sum of {dtype}"),
+    }
+}
+
+fn add_each<T: bytemuck::Pod>(to: &mut [u8], from: &[u8], add: impl Fn(T, T) -> T) {
+    let n = size_of::<T>();
+    for (a, b) in to.chunks_exact_mut(n).zip(from.chunks_exact(n)) {
+        let sum = add(bytemuck::pod_read_unaligned(a), bytemuck::pod_read_unaligned(b));
+        a.copy_from_slice(bytemuck::bytes_of(&sum));
+    }
 }
 
 #[cfg(test)]

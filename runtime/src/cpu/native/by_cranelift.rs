@@ -5,11 +5,12 @@
 //! loaded and stored at each use. An example is the gradient of a long loop body with many stacks,
 //! whose compile time would otherwise be quadratic.
 
+use super::WhyNot;
 use super::code::{ALIGN, LoopCode};
 use super::steps::{
     Decision, MachineType, NativeAddress, NativeBlockId, NativeEnd, NativeStep, NativeSteps, NativeValue, NumberType,
 };
-use super::{NativeLimits, WhyNot};
+use crate::options::NativeLimits;
 use anabranch_dsl::DType;
 use anabranch_dsl::scalars::{BinaryOp, UnaryOp};
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};

@@ -8,9 +8,11 @@ use super::lower::lower;
 use super::steps::NativeSteps;
 #[cfg(all(target_arch = "x86_64", not(anabranch_cranelift)))]
 use super::x86::{self, MAX_VARIABLES_AT_EXITS};
-use super::{NativeLimits, WhyNot, region};
-use crate::cpu::compile::{Base, Instr, Plan};
+use super::{WhyNot, region};
+use crate::cpu::compile::{Instr, Plan};
+use crate::cpu::memory::Base;
 use crate::cpu::memory::stack::StackStorage;
+use crate::options::NativeLimits;
 use anabranch_dsl::interp::StopFlag;
 use memmap2::{Mmap, MmapMut};
 use std::io;

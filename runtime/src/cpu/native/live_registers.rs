@@ -4,7 +4,8 @@
 //! the end of the function.
 
 use super::region::NativeLoop;
-use crate::cpu::compile::{AccessKind, Instr, Plan, Reg, Storage, instr_touches};
+use crate::cpu::compile::{AccessKind, Instr, Plan, instr_touches};
+use crate::cpu::memory::{Reg, Storage};
 use rustc_hash::FxHashMap;
 
 /// The most words of bits for a loop.

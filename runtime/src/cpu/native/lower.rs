@@ -14,8 +14,10 @@ use super::region::{ElementAccess, ElementUse, NativeLoop, access, popped, pushe
 use super::steps::{
     Decision, MachineType, NativeAddress, NativeBlockId, NativeEnd, NativeStep, NativeSteps, NativeValue, NumberType,
 };
-use crate::cpu::compile::{Instr, Plan, Reg, ScalarOp, StackId, TensorOpId};
+use crate::cpu::compile::{Instr, Plan, TensorOpId};
+use crate::cpu::kernels::ScalarOp;
 use crate::cpu::memory::stack::StackStorage;
+use crate::cpu::memory::{Reg, StackId};
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::{OpClass, ScalarForm};
 use anabranch_dsl::scalars::BinaryOp;

@@ -64,16 +64,6 @@ use std::fmt;
 #[cfg(not(feature = "jit"))]
 pub(crate) use without_jit::Native;
 
-/// Limits of native code other than the usual ones, for tests of what exceeds them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct NativeLimits {
-    /// The most registers of the processor for numbers of each kind.
-    pub(crate) registers: Option<usize>,
-    /// The most registers of the plan that are variables, counted for each exit of a loop. If there
-    /// are more, all stay in memory.
-    pub(crate) variables_at_exits: Option<usize>,
-}
-
 /// The reason that a loop has no native code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhyNot {
@@ -117,9 +107,11 @@ impl fmt::Display for WhyNot {
 
 #[cfg(not(feature = "jit"))]
 mod without_jit {
-    use super::{NativeLimits, WhyNot, region};
-    use crate::cpu::compile::{Base, Plan};
+    use super::{WhyNot, region};
+    use crate::cpu::compile::Plan;
+    use crate::cpu::memory::Base;
     use crate::cpu::memory::stack::StackStorage;
+    use crate::options::NativeLimits;
     use anabranch_dsl::interp::StopFlag;
 
     /// The native code of a plan, in a build without native code.

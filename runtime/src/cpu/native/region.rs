@@ -1,8 +1,10 @@
 //! Selection of the loops of a plan to compile.
 
 use super::WhyNot;
-use crate::cpu::compile::{Base, Instr, Out, Plan, Reg, StackId, TensorOp, TensorOpId, TensorOperand, View};
+use crate::cpu::compile::{Instr, Plan, TensorOpId};
 use crate::cpu::kernels::Kernel;
+use crate::cpu::kernels::TensorOp;
+use crate::cpu::memory::{Base, Out, Reg, StackId, TensorOperand, View};
 use anabranch_dsl::{DType, Type};
 use std::ops::Range;
 

@@ -7,8 +7,10 @@
 //! are checked where the operation is in the program.
 
 use super::{Kernel, Lower};
-use crate::cpu::compile::{Base, Instr, Out, SourceOp, TensorOperand, View};
+use crate::cpu::compile::Instr;
+use crate::cpu::kernels::SourceOp;
 use crate::cpu::kernels::index::IndexPattern;
+use crate::cpu::memory::{Base, Out, TensorOperand, View};
 use anabranch_dsl::ir::{Attrs, Graph, Node, Op, Users, Value, users};
 use anabranch_dsl::ops::attributes::Along;
 use anabranch_dsl::ops::{Prim, prim};

@@ -1,8 +1,8 @@
 //! Control flow, stacks and lists.
 
 use super::{Instr, Item, Kernel, Lower, LoweredValue, Move, Out, TensorOperand};
-use crate::cpu::compile::draft::Storage;
 use crate::cpu::compile::{ParallelLoop, PushCount, TripCount};
+use crate::cpu::memory::Storage;
 use anabranch_dsl::ir::dependence;
 use anabranch_dsl::ir::{FileOp, Graph, ListForm, ListOp, LoopVar, Node, Op, QueueId, QueueOp, StackOp, Value};
 use anabranch_dsl::passes::{self, Limit};

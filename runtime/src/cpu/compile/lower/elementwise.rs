@@ -2,13 +2,15 @@
 
 use super::{Instr, Lower, LoweredValue};
 use crate::cpu::compile::fuse::function_of;
-use crate::cpu::compile::{Base, MemoryLayout, Out, ScalarOp, SourceOp, TensorOperand, View, reg_view};
+use crate::cpu::compile::reg_view;
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::elementwise::{Arg, Map, MapFn, MapOp};
 use crate::cpu::kernels::functions::{ElementFunction, ScalarFn};
 use crate::cpu::kernels::map_reduce::{MapReduce, ReducedLayout};
 use crate::cpu::kernels::random::RandomKernel;
 use crate::cpu::kernels::reduce::Reduction;
+use crate::cpu::kernels::{ScalarOp, SourceOp};
+use crate::cpu::memory::{Base, MemoryLayout, Out, TensorOperand, View};
 use anabranch_dsl::fusion::{
     FusedKernel, KernelId, KernelInput, KernelStage, RowPart, StageSource, StageWork, reduced_axes,
 };

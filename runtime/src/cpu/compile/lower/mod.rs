@@ -22,6 +22,7 @@ use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
 use anabranch_dsl::fusion::{Fusion, NodeRole};
 use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
+use anabranch_dsl::ops::{ASSUMED_EXTENT, CostCx, OpClass, OpCost};
 use anabranch_dsl::{DType, Diagnostic, HostTensor, Loc, Result, TensorType, Type};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -70,6 +71,8 @@ struct Lower<'g> {
     /// Nodes that become additions to variables at the end of the step, with the index of the
     /// variable.
     additions: FxHashMap<Node, usize>,
+    /// The cost of the contraction that is being lowered.
+    contraction: OpCost,
     /// Registers of constants by value.
     constant_regs: FxHashMap<u64, Reg>,
     /// The bytes of results that were computed.
@@ -100,6 +103,7 @@ pub(crate) fn lower(graph: &Graph, options: LowerOptions) -> Result<Plan> {
         packed: Vec::new(),
         channels_last: FxHashSet::default(),
         additions,
+        contraction: OpCost::default(),
         constant_regs: FxHashMap::default(),
         evaluated: 0,
         assigned: vec![None; graph.vars.len()],
@@ -198,6 +202,16 @@ impl Lower<'_> {
         })
     }
 
+    /// Notes the cost of a contraction, for the kernel that is emitted for it.
+    fn begin_contraction(&mut self, node: Node) {
+        let data = self.graph.node(node);
+        let Op::Prim(def, attrs) = &data.op else { panic!("{} is not a contraction", data.op.name()) };
+        let operands: Vec<_> = data.operands.iter().map(|&v| self.graph.ty(v).element()).collect();
+        let result = self.graph.ty(data.results[0]).element();
+        let cx = CostCx { operands: &operands, result, attrs, unknown_extent: ASSUMED_EXTENT };
+        self.contraction = def.cost(&cx);
+    }
+
     fn node(&mut self, node: Node) -> Result<()> {
         let graph = self.graph;
         let data = graph.node(node);
@@ -208,6 +222,9 @@ impl Lower<'_> {
             // Lowered with its operand.
             Op::Assign(_) if self.additions.contains_key(&node) => {}
             Op::Prim(def, attrs) => {
+                if let OpClass::Contract(_) = def.class {
+                    self.begin_contraction(node);
+                }
                 let place = self.prim(node, *def, attrs)?;
                 self.places[data.results[0].index()] = Some(place);
             }
@@ -461,7 +478,8 @@ impl Lower<'_> {
         loc: Loc,
     ) -> TensorOpId {
         let meaning = meaning.map(Box::new);
-        self.draft.tensor_ops.push(TensorOp { kernel, operands, out, meaning, name, loc });
+        let cost = if kernel.is_contraction() { self.contraction } else { OpCost::default() };
+        self.draft.tensor_ops.push(TensorOp { kernel, operands, out, meaning, cost, name, loc });
         TensorOpId(self.draft.tensor_ops.len() as u32 - 1)
     }
 

@@ -3,7 +3,8 @@
 use super::elementwise::ElementExpr;
 use super::{Copy, Kernel, Lower, LoweredValue, Move};
 use crate::cpu::compile::fuse::function_of;
-use crate::cpu::compile::{Base, Instr, MemoryLayout, Out, SourceOp, TensorOperand, View, reg_view};
+use crate::cpu::compile::{Instr, reg_view};
+use crate::cpu::kernels::SourceOp;
 use crate::cpu::kernels::attention::Attention;
 use crate::cpu::kernels::axis::{AxisKernel, AxisOp};
 use crate::cpu::kernels::conv::{ChannelsLastWeightGrad, Geometry, LANES, WeightGrad};
@@ -12,6 +13,7 @@ use crate::cpu::kernels::pool::{Pool, Pooling};
 use crate::cpu::kernels::random::RandomKernel;
 use crate::cpu::kernels::reduce::{Reduce, Reduction};
 use crate::cpu::kernels::softmax::{Softmax, SoftmaxKind};
+use crate::cpu::memory::{Base, MemoryLayout, Out, TensorOperand, View};
 use anabranch_dsl::fusion::{reduced_axes, view_map};
 use anabranch_dsl::ir::{Attrs, Node, NodeData, Value};
 use anabranch_dsl::ops::{Aliasing, EvalCx, OpClass, Prim, attributes, prim};

@@ -8,10 +8,12 @@
 
 use super::elementwise::ElementExpr;
 use super::{Instr, Item, Kernel, Lower, LoweredValue};
-use crate::cpu::compile::{Base, MemoryLayout, Out, SourceOp, TensorOpId, TensorOperand, View};
+use crate::cpu::compile::TensorOpId;
+use crate::cpu::kernels::SourceOp;
 use crate::cpu::kernels::conv::{ChannelsLast, Geometry, ImplicitGemm};
 use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::kernels::matmul::{Matmul, Pack};
+use crate::cpu::memory::{Base, MemoryLayout, Out, TensorOperand, View};
 use anabranch_dsl::fusion::{FusedKernel, KernelStage};
 use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ops::{Prim, prim};
@@ -74,6 +76,7 @@ impl<'g> Lower<'g> {
     /// Returns the kernel of a product, with its operands in the layout that the kernel reads.
     fn product_of(&mut self, stage: &KernelStage) -> Result<Product<'g>> {
         let (data, def, attrs) = self.stage_op(stage);
+        self.begin_contraction(stage.node);
         let mut operands = [self.known_view(data.operands[0])?, self.known_view(data.operands[1])?];
         let ty = self.graph.ty(data.results[0]).element();
         let shape = ty.shape.known().expect("the shapes are known");

@@ -10,10 +10,10 @@
 use super::padded_patches::{GridChunk, POSITIONS, PaddedPatches, PatchWindows, with_room};
 use super::phase::Phase;
 use super::{Geometry, LANES, PARALLEL, PARTS};
-use crate::cpu::compile::{MemoryLayout, TensorOperand};
 use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::kernels::matmul::Pack;
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::{MemoryLayout, TensorOperand};
 use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
 use crate::threads;
 use anabranch_dsl::DType;
@@ -136,10 +136,6 @@ impl ChannelsLast {
     /// Returns the packing of the filters, a row-major matrix with one row per result channel.
     pub(crate) fn pack(&self, dtype: DType) -> Pack {
         Pack::transposed(self.filters, self.inner, dtype)
-    }
-
-    pub(crate) fn multiplications(&self) -> usize {
-        self.work
     }
 
     /// Returns the names of the operations of the epilogue.

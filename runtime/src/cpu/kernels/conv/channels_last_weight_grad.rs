@@ -11,8 +11,8 @@ use super::channels_last::{PanelProduct, ProductTerm, SLAB, WIDEST, is_depthwise
 use super::padded_patches::{POSITIONS, PaddedPatches, PatchWindows, with_room};
 use super::phase::Phase;
 use super::{Geometry, LANES, PARALLEL, PARTS, Panel};
-use crate::cpu::compile::{MemoryLayout, TensorOperand};
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::{MemoryLayout, TensorOperand};
 use crate::cpu::vector::{InstructionSet, Lane};
 use crate::threads;
 use anabranch_dsl::DType;
@@ -76,7 +76,7 @@ impl ChannelsLastWeightGrad {
         })
     }
 
-    pub(crate) fn multiplications(&self) -> usize {
+    fn multiplications(&self) -> usize {
         self.batch * self.grid.iter().product::<usize>() * self.filters * self.places.len()
     }
 

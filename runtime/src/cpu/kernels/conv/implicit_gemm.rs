@@ -12,9 +12,9 @@
 
 use super::phase::Phase;
 use super::{Geometry, LineSegment, LineSegments, PARALLEL, PARTS, Panel, divisor, inside};
-use crate::cpu::compile::TensorOperand;
 use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::TensorOperand;
 use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
 use crate::threads;
 use anabranch_dsl::DType;
@@ -103,10 +103,6 @@ impl ImplicitGemm {
     /// Adds an epilogue, whose operands other than the result follow those of the convolution.
     pub(crate) fn with_epilogue(self, epilogue: Epilogue) -> ImplicitGemm {
         ImplicitGemm { epilogue: Some(epilogue), ..self }
-    }
-
-    pub(crate) fn multiplications(&self) -> usize {
-        self.work
     }
 
     /// Returns the names of the operations of the epilogue.

@@ -189,8 +189,8 @@ fn divisor(n: usize, most: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::compile::MemoryLayout;
     use crate::cpu::kernels::gemm;
+    use crate::cpu::memory::MemoryLayout;
     use crate::cpu::vector::{InstructionSet, Lane};
 
     fn attrs(strides: [usize; 2], padding: [usize; 4], dilation: [usize; 2], groups: usize) -> Attrs {

@@ -8,7 +8,7 @@
 //! channels-last layout on the way. A channels-last tensor without padding is read in place.
 
 use super::inside;
-use crate::cpu::compile::MemoryLayout;
+use crate::cpu::memory::MemoryLayout;
 use crate::cpu::vector::Lane;
 use std::cell::RefCell;
 

@@ -10,8 +10,8 @@
 
 use super::implicit_gemm::{Lines, copy};
 use super::{Geometry, LineSegments, PARALLEL, PARTS, Panel, divisor, inside};
-use crate::cpu::compile::TensorOperand;
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::TensorOperand;
 use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
 use crate::threads;
 use anabranch_dsl::DType;
@@ -53,7 +53,7 @@ impl WeightGrad {
         WeightGrad { taps: g.taps(), filters, splits, merged, geometry: g }
     }
 
-    pub(crate) fn multiplications(&self) -> usize {
+    fn multiplications(&self) -> usize {
         let g = &self.geometry;
         g.batch * g.y.iter().product::<usize>() * g.groups * g.filters * g.channels * g.window()
     }

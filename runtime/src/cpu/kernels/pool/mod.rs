@@ -8,8 +8,8 @@
 mod channels_last;
 
 use super::conv::{inside, three};
-use crate::cpu::compile::{MemoryLayout, TensorOperand};
 use crate::cpu::memory::Sources;
+use crate::cpu::memory::{MemoryLayout, TensorOperand};
 use crate::cpu::multiversion::wide;
 use crate::cpu::vector::Lane;
 use crate::threads;

@@ -17,7 +17,7 @@ use super::steps::{
     VectorStep,
 };
 use super::{CodeSource, LaneBody, LaneCount, LaneInstructions, LoopBlocks};
-use crate::cpu::compile::ScalarOp;
+use crate::cpu::kernels::ScalarOp;
 use crate::cpu::lanes::program::{BlockEnd, ElementIndex, ElementSource, LaneOp, RowId, RowStart, StackPlace};
 use crate::cpu::x86::encode::{self as x86, MaskOp};
 use anabranch_dsl::DType;

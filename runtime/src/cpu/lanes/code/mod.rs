@@ -43,7 +43,6 @@ mod scalar;
 mod stack_memory;
 mod steps;
 
-use super::CodeVectors;
 use super::block::Declined;
 use super::code_input::{CodeBlock, CodeSource, LaneBody};
 use super::program::{BasicBlock, RowId};
@@ -51,6 +50,7 @@ use super::rows::VectorBytes;
 use crate::cpu::native::executable;
 use crate::cpu::vector::has_avx512f;
 use crate::cpu::x86::encode::VectorLength;
+use crate::options::CodeVectors;
 use bytemuck::Zeroable;
 use lower::{Lowered, ReadTensor, StackGroup, UsedStack};
 use memmap2::Mmap;

@@ -1,12 +1,13 @@
 //! Native code of single operations and of many values, compared with the kernels of rows.
 
 use super::*;
-use crate::cpu::compile::{Base, ScalarOp};
+use crate::cpu::kernels::ScalarOp;
 use crate::cpu::kernels::functions::function;
 use crate::cpu::lanes::program::{
     BasicBlock, BlockEnd, ElementIndex, ElementSource, LaneOp, RowInfo, RowStart, StackPlace, UpdateValue,
 };
 use crate::cpu::lanes::rows::{by_size, bytes, bytes_mut, divide_by_power, register};
+use crate::cpu::memory::Base;
 use crate::cpu::memory::counted::CountedVec;
 use crate::cpu::memory::segments::LaneStack;
 use anabranch_dsl::DType;

@@ -1,6 +1,6 @@
 //! Views: strided windows into buffers, registers and host tensors.
 
-use super::{BufferId, Reg};
+use super::storage::{BufferId, Reg};
 use anabranch_dsl::DType;
 use anabranch_dsl::fusion::Coord;
 

@@ -1,6 +1,6 @@
 //! Optimization of a traced graph before it is compiled.
 
-use crate::cpu::program::{CompileOptions, StopCheck};
+use crate::options::{CompileOptions, StopCheck};
 use anabranch_dsl::passes::{HoistMatmuls, Pipeline, specialize};
 use anabranch_dsl::{Graph, Result, TensorType};
 
