@@ -357,8 +357,8 @@ impl Link {
         self.write(&self.0.frames, &mut pieces, count);
     }
 
-    /// Sends a frame of at most [`MAX_FRAME`] bytes that waits for other signals alone: it may arrive
-    /// before frames that were sent before it, or after later ones.
+    /// Sends a frame of at most [`MAX_FRAME`] bytes that waits for other signals alone: it may
+    /// arrive before frames that were sent before it, or after later ones.
     pub(crate) fn send_signal(&self, head: &[u8]) {
         match head.len() <= MAX_FRAME {
             true => self.send_control(&ControlFrame::Application(head)),

@@ -4,8 +4,8 @@
 //! the users do, and what goes wrong: connections are cut, nodes cannot reach each other, processes
 //! are started again, freeze, or leave; programs are refused or cut in another way, operations fail
 //! or never end, messages are never sent, limits are reached. Control frames of a connection keep
-//! their order. Urgent frames and frames with a body overtake them or lag. Each frame is encoded and
-//! decoded.
+//! their order. Urgent frames and frames with a body overtake them or lag. Each frame is encoded
+//! and decoded.
 //!
 //! At each event, and at the end,
 //!
