@@ -438,8 +438,17 @@ mod tests {
 
     /// Returns the plan of a graph without fusion, so that each operation runs by itself.
     fn plan(text: &str) -> Plan {
+        lowered(text, LowerOptions { fuse: false, ..LowerOptions::default() })
+    }
+
+    /// Returns the plan of a graph with fused kernels.
+    fn fused_plan(text: &str) -> Plan {
+        lowered(text, LowerOptions::default())
+    }
+
+    fn lowered(text: &str, options: LowerOptions) -> Plan {
         let graph = Graph::parse(text, "f.ir").expect("the text is right");
-        lower(&graph, LowerOptions { fuse: false, ..LowerOptions::default() }).expect("the graph has a plan")
+        lower(&graph, options).expect("the graph has a plan")
     }
 
     /// Returns a plan of three operations over buffers, the last of which is a result.
@@ -630,8 +639,7 @@ mod tests {
             assign @w, %b
             return
         }";
-        let graph = Graph::parse(text, "f.ir").expect("the text is right");
-        let plan = lower(&graph, LowerOptions::default()).expect("the graph has a plan");
+        let plan = fused_plan(text);
         assert_eq!([plan.updates.len(), plan.assigns.len()], [1, 1], "{plan}");
         plan
     }
@@ -669,8 +677,7 @@ mod tests {
             assign @w, %d
             return
         }";
-        let graph = Graph::parse(text, "f.ir").expect("the text is right");
-        let plan = lower(&graph, LowerOptions::default()).expect("the graph has a plan");
+        let plan = fused_plan(text);
         assert_eq!(plan.updates.iter().map(|u| &u.new_values[..]).collect::<Vec<_>>(), [&[][..], &[0]], "{plan}");
         plan
     }
@@ -705,8 +712,7 @@ mod tests {
             return
         }";
         let plan = || {
-            let graph = Graph::parse(text, "f.ir").expect("the text is right");
-            let plan = lower(&graph, LowerOptions::default()).expect("the graph has a plan");
+            let plan = fused_plan(text);
             assert_eq!([plan.additions.len(), plan.assigns.len()], [1, 1], "{plan}");
             plan
         };

@@ -178,7 +178,7 @@ impl NodeKey {
                 })?;
             }
             let key = NodeKey::generate()?;
-            match key.save(path) {
+            match key.save_whole(path) {
                 Ok(()) => return Ok(key),
                 // Another process has just made it.
                 Err(_) if path.exists() => {}
@@ -186,6 +186,16 @@ impl NodeKey {
             }
         }
         NodeKey::load(path)
+    }
+
+    /// Saves the key so that others see the whole file or none, where the file system has links.
+    fn save_whole(&self, path: &Path) -> Result<()> {
+        let beside = path.with_extension(format!("{}.new", self.id.short()));
+        self.save(&beside)?;
+        // Unlike renaming, a link does not replace the key of another process.
+        let linked = fs::hard_link(&beside, path);
+        let _ = fs::remove_file(&beside);
+        if linked.is_ok() { Ok(()) } else { self.save(path) }
     }
 
     /// Returns the path of a key of this user: `anabranch/NAME.key` in the folder of settings. The

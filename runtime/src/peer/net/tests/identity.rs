@@ -120,6 +120,21 @@ fn a_saved_key_is_private_and_is_never_replaced() {
     assert!(error.contains("is not a node key"), "{error}");
 }
 
+#[test]
+fn processes_that_need_a_key_at_once_get_the_same() {
+    for round in 0..20 {
+        let folder = KeyFolder::new(&format!("at-once-{round}"));
+        let path = folder.0.join("settings").join("session.key");
+        let keys: Vec<NodeId> = std::thread::scope(|scope| {
+            let load = || NodeKey::load_or_generate(&path).unwrap().id();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(load)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(keys.iter().all(|key| *key == keys[0]), "{keys:?}");
+        assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn a_key_that_others_can_read_is_rejected() {

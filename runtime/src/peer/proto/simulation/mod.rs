@@ -196,7 +196,7 @@ fn clusters_keep_the_invariants() {
     println!("{n} clusters: {seen:?}");
     let rare = seen.below(n / 1_000);
     assert!(rare.is_empty() || chosen.is_some(), "{rare:?} happen too rarely to say anything: {seen:?}");
-    // What commits at several peers must survive.
+    // Disturbances that commits at several peers must survive.
     let Seen { unknown, doubts, settled, replayed, .. } = seen;
     let fewest = unknown.min(doubts).min(settled).min(replayed);
     assert!(fewest >= n / 100 || chosen.is_some(), "commits are disturbed too rarely to say anything: {seen:?}");
