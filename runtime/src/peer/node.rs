@@ -12,11 +12,13 @@
 
 use super::body::BodyBuffer;
 use super::cluster::PeerCluster;
-use super::net::{AdmittedBody, BodyPurpose, CloseCode, HIGHEST_PRIORITY, Link, LinkLost, LinkStats};
+use super::net::{AdmittedBody, BodyPurpose, CloseCode, FrameLane, HIGHEST_PRIORITY, Link, LinkLost, LinkStats};
 use super::net::{Net, NetEvents, NetOptions, NodeId, NodeKey};
 use super::proto::caller::{CallerInput, LinkLoss};
 use super::proto::codec::{Announced, Destination, announce, decode, encode, encode_within};
-use super::proto::frame::{Hello, LinkFrame, LinkQueue, PeerKey, SessionId, StatusReport, StepNumber, WireFrame};
+use super::proto::frame::{
+    FrameOrder, Hello, LinkFrame, LinkQueue, PeerKey, SessionId, StatusReport, StepNumber, WireFrame,
+};
 use super::proto::host::{Admission, Host, HostInput, HostLimits, HostOutput};
 use super::proto::payload::FrameBody;
 use super::proto::{LinkNumber, Time};
@@ -99,19 +101,24 @@ fn purpose_of(frame: &WireFrame) -> Option<BodyPurpose> {
     Some(BodyPurpose { session: session.0, step: frame.step().map(|step| step.0) })
 }
 
-/// Sends frames, small ones in one packet if they fit. Urgent ones wait for no others. Where many
-/// frames wait, all other values are sent as bodies: of these, more may wait.
+/// Sends frames, each in its [order](FrameOrder), and those in order in one packet if they fit.
+/// Where many frames wait, all values that are not urgent are sent as bodies: of these, more may
+/// wait.
 fn send_together(link: &Link, frames: impl IntoIterator<Item = (WireFrame, i32, Option<HeldBytes>)>) {
     let mut heads = Vec::new();
     let mut room = link.room();
     for (frame, priority, held) in frames {
-        let (is_urgent, purpose) = (frame.is_urgent(), purpose_of(&frame));
-        let encoded = if room > 0 || is_urgent { encode(frame) } else { encode_within(frame, 0) };
+        let (order, purpose) = (frame.order(), purpose_of(&frame));
+        let may_wait = room > 0 || order == FrameOrder::Urgent;
+        let encoded = if may_wait { encode(frame) } else { encode_within(frame, 0) };
         room = room.saturating_sub(encoded.as_ref().map_or(0, |encoded| encoded.head.len()));
         match encoded {
             Ok(encoded) => match encoded.body {
-                None if is_urgent => link.send_signal(&encoded.head),
-                None => heads.push(encoded.head),
+                None => match order {
+                    FrameOrder::Urgent => link.send_beside(&encoded.head, FrameLane::Signals),
+                    FrameOrder::Value => link.send_beside(&encoded.head, FrameLane::Values),
+                    FrameOrder::InOrder => heads.push(encoded.head),
+                },
                 Some(body) => {
                     // A body follows the frames before it.
                     link.send_all(std::mem::take(&mut heads));

@@ -7,7 +7,7 @@
 
 use super::bulk::{OPEN_BYTES, OPEN_TRANSFERS};
 use super::key::NodeId;
-use super::link::{CONTROL_PRIORITY, Established, SIGNAL_PRIORITY, lock};
+use super::link::{Established, FrameLane, lock};
 use super::profile::NetSettings;
 use super::tls::EXPORT_LABEL;
 use super::token::{JoinToken, Proof, ProofContext, TokenBook};
@@ -64,8 +64,8 @@ pub(super) async fn greet(
     if must_prove_token && !is_proven {
         return Err(NotAdmitted::Refused(format!("node {node} does not know the join token")));
     }
-    let signals = open_signals(&connection).await?;
-    Ok(Established { connection, node, send, signals, receive, greeting })
+    let send = open_lanes(&connection, send).await?;
+    Ok(Established { connection, node, send, receive, greeting })
 }
 
 /// Answers the greeting of a node that dialed this one. `is_allowed` tells whether its key is, or
@@ -92,8 +92,8 @@ pub(super) async fn answer(
     connection.set_receive_window(settings.receive_window());
     connection.set_max_concurrent_uni_streams(settings.streams(false));
     let send = send_greeting(&connection, own_greeting(settings, proof)).await?;
-    let signals = open_signals(&connection).await?;
-    Ok((Established { connection, node, send, signals, receive, greeting }, !is_allowed))
+    let send = open_lanes(&connection, send).await?;
+    Ok((Established { connection, node, send, receive, greeting }, !is_allowed))
 }
 
 /// Returns the explanation for a node that is not on the list.
@@ -123,7 +123,7 @@ fn own_greeting(settings: &NetSettings, proof: Option<Proof>) -> Greeting {
 async fn send_greeting(connection: &Connection, greeting: Greeting) -> Result<SendStream, NotAdmitted> {
     let mut stream = connection.open_uni().await?;
     let written = async {
-        stream.set_priority(CONTROL_PRIORITY).map_err(WriteError::from)?;
+        stream.set_priority(FrameLane::Control.priority()).map_err(WriteError::from)?;
         stream.write_all(&ControlFrame::Greeting(greeting).encode()).await
     };
     match written.await {
@@ -133,13 +133,17 @@ async fn send_greeting(connection: &Connection, greeting: Greeting) -> Result<Se
     }
 }
 
-/// Opens the stream of signals, which is the second of each side.
-async fn open_signals(connection: &Connection) -> Result<SendStream, NotAdmitted> {
-    let stream = connection.open_uni().await?;
-    match stream.set_priority(SIGNAL_PRIORITY) {
-        Ok(()) => Ok(stream),
-        Err(error) => Err(NotAdmitted::Malformed(format!("it closed the stream of signals: {error}"))),
-    }
+/// Opens the streams of frames beside the control stream, and returns all of them.
+async fn open_lanes(connection: &Connection, control: SendStream) -> Result<[SendStream; 3], NotAdmitted> {
+    let open = async |lane: FrameLane| {
+        let stream = connection.open_uni().await?;
+        match stream.set_priority(lane.priority()) {
+            Ok(()) => Ok(stream),
+            Err(error) => Err(NotAdmitted::Malformed(format!("it closed the {lane}: {error}"))),
+        }
+    };
+    let [signals, values] = FrameLane::BESIDE;
+    Ok([control, open(signals).await?, open(values).await?])
 }
 
 /// Reads the first frame of the first stream, and nothing after it.

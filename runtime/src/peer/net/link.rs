@@ -1,10 +1,11 @@
-//! A link: one connection to another node, with frames in order; signals and bodies beside them.
+//! A link: one connection to another node, with frames in order on each of three lanes, and bodies.
 //!
-//! - Signals are small frames that wait for each other alone: neither for frames nor for bodies,
-//!   whatever the other side reads. They have a stream of their own, with the highest priority.
+//! - Each [lane](FrameLane) is a stream, and waits for no other, whatever the other side reads. All
+//!   lanes have higher priorities than bodies.
 //! - Sending never waits; [`Link::wait_for_room`] does. A frame is written into QUIC by the sending
 //!   thread if nothing waits before it; otherwise it is queued, and a task writes the queue.
-//! - Frames arrive in the order in which they were sent, bodies after the frames before them.
+//! - Frames of a lane arrive in the order in which they were sent. Bodies arrive after the frames
+//!   before them on the control lane.
 //! - `lost` is called once, after `connected`, and no other event of the link follows it.
 //! - The first reason for the end of a link is the one that is reported.
 
@@ -43,11 +44,43 @@ const ROOM_CHECK: Duration = Duration::from_millis(1);
 /// The number of reads after which a reader lets other tasks run.
 const READS_AT_ONCE: usize = 16;
 
-/// The priority of the stream of signals.
-pub(super) const SIGNAL_PRIORITY: i32 = i32::MAX;
+/// A stream of frames in each direction of a link. The variants are in the order in which a side
+/// opens them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FrameLane {
+    /// What must stay in order. Begins with the greeting.
+    Control,
+    /// Small frames that wait for nothing but each other, and frames of the link itself.
+    Signals,
+    /// Values of steps that are too small for a body. Many may wait.
+    Values,
+}
 
-/// The priority of the control stream. Bodies have lower ones.
-pub(super) const CONTROL_PRIORITY: i32 = SIGNAL_PRIORITY - 1;
+impl FrameLane {
+    const ALL: [FrameLane; 3] = [FrameLane::Control, FrameLane::Signals, FrameLane::Values];
+
+    /// The lanes that a side opens once it has admitted the other.
+    pub(super) const BESIDE: [FrameLane; 2] = [FrameLane::Signals, FrameLane::Values];
+
+    /// Returns the priority of the stream. Bodies have lower ones.
+    pub(super) fn priority(self) -> i32 {
+        match self {
+            FrameLane::Signals => i32::MAX,
+            FrameLane::Control => i32::MAX - 1,
+            FrameLane::Values => i32::MAX - 2,
+        }
+    }
+}
+
+impl fmt::Display for FrameLane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FrameLane::Control => "control stream",
+            FrameLane::Signals => "stream of signals",
+            FrameLane::Values => "stream of values",
+        })
+    }
+}
 
 /// The number of a link, unique within a [`Net`](super::Net).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,9 +113,9 @@ pub(crate) struct LinkStats {
     pub(crate) sent_bytes: u64,
     /// Bytes received in UDP packets.
     pub(crate) received_bytes: u64,
-    /// Frames of the layer above that were sent.
+    /// Frames of the layer above that were sent on the control stream.
     pub(crate) sent_frames: u64,
-    /// Frames of the layer above that were received.
+    /// Frames of the layer above that were received on the control stream.
     pub(crate) received_frames: u64,
     /// Bytes of bodies that have arrived, also of those that have not arrived as a whole.
     pub(crate) received_body_bytes: u64,
@@ -101,8 +134,9 @@ pub(crate) struct Link(pub(super) Arc<LinkState>);
 pub(super) struct Established {
     pub(super) connection: Connection,
     pub(super) node: NodeId,
-    pub(super) send: SendStream,
-    pub(super) signals: SendStream,
+    /// The streams of [`FrameLane::ALL`].
+    pub(super) send: [SendStream; 3],
+    /// The control stream of the other side.
     pub(super) receive: RecvStream,
     /// The greeting of the other side.
     pub(super) greeting: Greeting,
@@ -116,9 +150,9 @@ pub(super) struct LinkState {
     pub(super) settings: NetSettings,
     pub(super) runtime: Handle,
     pub(super) lookout: Arc<Lookout>,
-    frames: FrameStream,
-    signals: FrameStream,
-    /// Frames of the layer above that were handed to it.
+    /// The streams of [`FrameLane::ALL`].
+    lanes: [FrameStream; 3],
+    /// Frames of the control stream that were handed to the layer above.
     pub(super) received_frames: AtomicU64,
     pub(super) body_queue: Mutex<BodyQueue>,
     /// Wakes the task that sends bodies.
@@ -254,7 +288,7 @@ impl Link {
         settings: NetSettings,
         (runtime, lookout): (Handle, Arc<Lookout>),
     ) -> (Link, RecvStream) {
-        let Established { connection, node, send, signals, receive, greeting } = established;
+        let Established { connection, node, send, receive, greeting } = established;
         let state = LinkState {
             id,
             node,
@@ -263,8 +297,7 @@ impl Link {
             settings,
             runtime,
             lookout,
-            frames: FrameStream::new(send),
-            signals: FrameStream::new(signals),
+            lanes: send.map(FrameStream::new),
             received_frames: AtomicU64::new(0),
             body_queue: Mutex::new(BodyQueue::new(&greeting, settings.send_limit())),
             body_queued: Notify::new(),
@@ -282,23 +315,24 @@ impl Link {
     pub(super) fn start(&self, receive: RecvStream, ended: impl FnOnce() + Send + 'static) {
         let state = &self.0;
         state.events.connected(self);
-        let tasks = [
-            state.runtime.spawn(flush(self.clone(), |link| &link.frames)),
-            state.runtime.spawn(flush(self.clone(), |link| &link.signals)),
+        let mut tasks = vec![
             state.runtime.spawn(super::bulk::outgoing::send_bodies(self.clone())),
             state.runtime.spawn(super::bulk::incoming::receive_streams(self.clone())),
             state.runtime.spawn(super::bulk::incoming::watch_progress(self.clone())),
         ];
+        tasks.extend(FrameLane::ALL.map(|lane| {
+            let link = self.clone();
+            state.runtime.spawn(async move { link.lane(lane).flush().await })
+        }));
         let link = self.clone();
         state.runtime.spawn(async move {
-            link.read_frames(receive, FrameLane::Frames).await;
+            link.read_frames(receive, FrameLane::Control).await;
             let error = link.0.connection.closed().await;
             link.0.silent.store(true, Ordering::Relaxed);
             for task in tasks {
                 task.abort();
             }
-            lock(&link.0.frames.outbox).close();
-            lock(&link.0.signals.outbox).close();
+            link.0.lanes.iter().for_each(|lane| lock(&lane.outbox).close());
             link.release_bodies();
             let mut why = link.end_reason(error);
             if why == LinkLost::TimedOut && link.0.settings.probes && is_refused(link.addr()).await {
@@ -354,16 +388,17 @@ impl Link {
         if !small.is_empty() {
             pieces.push(small.into());
         }
-        self.write(&self.0.frames, &mut pieces, count);
+        self.write(FrameLane::Control, &mut pieces, count);
     }
 
-    /// Sends a frame of at most [`MAX_FRAME`] bytes that waits for other signals alone: it may
-    /// arrive before frames that were sent before it, or after later ones.
-    pub(crate) fn send_signal(&self, head: &[u8]) {
-        match head.len() <= MAX_FRAME {
-            true => self.send_control(&ControlFrame::Application(head)),
-            false => self.violated(format!("a signal of {} bytes was to be sent", head.len())),
+    /// Sends a frame of at most [`MAX_FRAME`] bytes on a lane beside the control stream: it may
+    /// arrive before frames of other lanes that were sent before it, or after later ones. Never
+    /// waits, as [`send_all`](Self::send_all).
+    pub(crate) fn send_beside(&self, head: &[u8], lane: FrameLane) {
+        if head.len() > MAX_FRAME {
+            return self.violated(format!("a frame of {} bytes was to be sent, more than {MAX_FRAME}", head.len()));
         }
+        self.write(lane, &mut [Bytes::from(ControlFrame::Application(head).encode())], 1);
     }
 
     /// Waits while more than half of the frames that may wait to be sent do, unless `is_stopped`.
@@ -380,21 +415,25 @@ impl Link {
         self.room() > 0
     }
 
-    /// Returns how many bytes of frames or signals may wait in addition, so that at most half of
+    /// Returns how many bytes of frames may wait in addition, so that on each lane at most half of
     /// those wait that may.
     pub(crate) fn room(&self) -> usize {
-        let queued = |stream: &FrameStream| lock(&stream.outbox).queued_bytes;
-        (MAX_QUEUED / 2).saturating_sub(queued(&self.0.frames).max(queued(&self.0.signals)))
+        let queued = self.0.lanes.iter().map(|lane| lock(&lane.outbox).queued_bytes);
+        (MAX_QUEUED / 2).saturating_sub(queued.max().unwrap_or(0))
+    }
+
+    fn lane(&self, lane: FrameLane) -> &FrameStream {
+        &self.0.lanes[lane as usize]
     }
 
     /// Sends a frame of the link itself.
     pub(super) fn send_control(&self, frame: &ControlFrame<'_>) {
-        self.write(&self.0.signals, &mut [Bytes::from(frame.encode())], 0);
+        self.write(FrameLane::Signals, &mut [Bytes::from(frame.encode())], 0);
     }
 
     /// Writes or queues pieces, which hold this many frames of the layer above.
-    fn write(&self, stream: &FrameStream, pieces: &mut [Bytes], frames: u64) {
-        if !stream.write(pieces, frames) {
+    fn write(&self, lane: FrameLane, pieces: &mut [Bytes], frames: u64) {
+        if !self.lane(lane).write(pieces, frames) {
             self.violated(format!("more than {MAX_QUEUED} bytes wait to be sent: the other side does not read"));
         }
     }
@@ -410,7 +449,7 @@ impl Link {
                 "a head of {head} bytes and a body of {body} were to be sent, more than {MAX_FRAME} or {MAX_BODY}"
             ));
         }
-        let frames_before = lock(&self.0.frames.outbox).sent_frames;
+        let frames_before = lock(&self.lane(FrameLane::Control).outbox).sent_frames;
         let body = OutgoingBody::new(head, frames_before, body, priority);
         self.queue_body(match purpose {
             Some(purpose) => body.for_purpose(purpose),
@@ -447,8 +486,8 @@ impl Link {
         self.0.silent.store(true, Ordering::Relaxed);
         // After the frames that were sent before.
         let closing = ControlFrame::Closing { code: code.0, reason: reason.to_owned() };
-        self.write(&self.0.frames, &mut [Bytes::from(closing.encode())], 0);
-        lock(&self.0.frames.outbox).is_closed = true;
+        self.write(FrameLane::Control, &mut [Bytes::from(closing.encode())], 0);
+        lock(&self.lane(FrameLane::Control).outbox).is_closed = true;
         self.release_bodies();
         let (connection, reason) = (self.0.connection.clone(), shortened(reason).to_owned());
         let at_most = self.0.settings.close_timeout();
@@ -471,7 +510,7 @@ impl Link {
     pub(crate) fn stats(&self) -> LinkStats {
         let stats = self.0.connection.stats();
         let (queued_bodies, queued_body_bytes) = lock(&self.0.body_queue).depth();
-        let outbox = lock(&self.0.frames.outbox);
+        let queued_bytes = self.0.lanes.iter().map(|lane| lock(&lane.outbox).queued_bytes).sum();
         LinkStats {
             rtt: stats.path.rtt,
             min_rtt: stats.path.min_rtt,
@@ -482,10 +521,10 @@ impl Link {
             mtu: stats.path.current_mtu,
             sent_bytes: stats.udp_tx.bytes,
             received_bytes: stats.udp_rx.bytes,
-            sent_frames: outbox.sent_frames,
+            sent_frames: lock(&self.lane(FrameLane::Control).outbox).sent_frames,
             received_body_bytes: lock(&self.0.incoming).received_bytes(),
             received_frames: self.0.received_frames.load(Ordering::Relaxed),
-            queued_bytes: outbox.queued_bytes + lock(&self.0.signals.outbox).queued_bytes,
+            queued_bytes,
             queued_bodies,
             queued_body_bytes,
         }
@@ -548,7 +587,7 @@ impl Link {
             ControlFrame::Application(head) => {
                 self.0.events.frame(self, head)?;
                 self.0.lookout.arrived();
-                if lane == FrameLane::Frames {
+                if lane == FrameLane::Control {
                     self.0.received_frames.fetch_add(1, Ordering::Relaxed);
                     self.0.progressed.notify_waiters();
                 }
@@ -586,28 +625,6 @@ impl Outbox {
         self.queue.clear();
         self.queued_bytes = 0;
     }
-}
-
-/// A stream of frames from the other side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FrameLane {
-    /// The control stream.
-    Frames,
-    Signals,
-}
-
-impl fmt::Display for FrameLane {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            FrameLane::Frames => "control stream",
-            FrameLane::Signals => "stream of signals",
-        })
-    }
-}
-
-/// Writes queued frames of one of the streams of a link.
-async fn flush(link: Link, stream: fn(&LinkState) -> &FrameStream) {
-    stream(&link.0).flush().await;
 }
 
 /// Reads a stream of frames to its end. An error is a violation.

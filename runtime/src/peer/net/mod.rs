@@ -67,7 +67,7 @@ mod wire;
 pub(crate) use bulk::{BodyPurpose, outgoing::HIGHEST_PRIORITY};
 pub(crate) use endpoint::Net;
 pub use key::{NodeId, NodeKey};
-pub(crate) use link::{Link, LinkStats};
+pub(crate) use link::{FrameLane, Link, LinkStats};
 pub use link_test::LinkReport;
 pub use profile::Profile;
 pub use token::JoinToken;

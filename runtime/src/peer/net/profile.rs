@@ -45,8 +45,8 @@ pub(super) struct NetSettings {
 }
 
 /// Bytes of the receive window that bodies cannot fill. Frames that are not read fill at most the
-/// window of their stream, 4 MiB, so signals always fit.
-const CONTROL_WINDOW: u64 = 8 << 20;
+/// windows of two of the three lanes, 4 MiB each, so signals always fit.
+const CONTROL_WINDOW: u64 = 12 << 20;
 
 /// The window of a connection that has not been admitted yet: its greeting and little more.
 pub(super) const STRANGER_WINDOW: u32 = 4 << 10;
@@ -143,10 +143,9 @@ impl NetSettings {
         VarInt::from_u64(self.bulk_window + headers + CONTROL_WINDOW).unwrap_or(VarInt::MAX)
     }
 
-    /// The number of streams that the other side may have open: those of frames, of signals, and of
-    /// chunks.
+    /// The number of streams that the other side may have open: those of frames and of chunks.
     pub(super) fn streams(&self, stranger: bool) -> VarInt {
-        VarInt::from_u32(if stranger { 1 } else { MAX_CHUNK_STREAMS + 2 })
+        VarInt::from_u32(if stranger { 1 } else { MAX_CHUNK_STREAMS + 3 })
     }
 }
 

@@ -1,9 +1,10 @@
-//! The bytes of a link: frames of its two streams of frames, and headers of the chunks of bodies.
+//! The bytes of a link: frames of its three streams of frames, and headers of the chunks of bodies.
 //!
-//! All integers are little-endian. The first stream of each side is its control stream, the second,
-//! once it is admitted, that of its signals. Both are sequences of frames: four bytes of length and
-//! kind, then the content. Signals are the frames of the link itself, except the greeting and
-//! the closing, and those of the application that must not wait for others.
+//! All integers are little-endian. The first stream of each side is its control stream, the second
+//! and the third, once the other side is admitted, those of its signals and of its values. All are
+//! sequences of frames: four bytes of length and kind, then the content. Signals are the frames of
+//! the link itself, except the greeting and the closing, and those of the application that must not
+//! wait for others. Values are frames of the application for which nothing else waits.
 //!
 //! | kind | content |
 //! |---|---|
@@ -88,7 +89,7 @@ impl Cancellation {
     }
 }
 
-/// A frame of the control stream or of the stream of signals.
+/// A frame of one of the streams of frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ControlFrame<'a> {
     Application(&'a [u8]),

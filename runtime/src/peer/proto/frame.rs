@@ -121,19 +121,30 @@ impl<T, B> WireFrame<T, B> {
 /// The most bytes of a value that waits for no larger one.
 const URGENT_BYTES: u64 = 64;
 
+/// The other frames that a frame waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FrameOrder {
+    /// It waits for other urgent ones alone: it says that a step goes on or a lock is held, or is a
+    /// message of a step with a decision, a number or a credit.
+    Urgent,
+    /// It is a larger value of a step, for which nothing else waits.
+    Value,
+    /// It stays in order with all frames but those above.
+    InOrder,
+}
+
 impl WireFrame {
-    /// Returns whether the frame waits for no others, and may overtake them: it says that a step
-    /// goes on or a lock is held, or is a message of a step with a decision, a number or a credit.
-    pub(crate) fn is_urgent(&self) -> bool {
+    /// Returns which other frames the frame waits for.
+    pub(crate) fn order(&self) -> FrameOrder {
         match self {
             WireFrame::ToCaller { frame: CallerFrame::Heartbeat { .. }, .. }
-            | WireFrame::ToPeer { frame: PeerFrame::Renew { .. }, .. } => true,
+            | WireFrame::ToPeer { frame: PeerFrame::Renew { .. }, .. } => FrameOrder::Urgent,
             WireFrame::ToCaller { frame: CallerFrame::Message(message), .. }
             | WireFrame::ToPeer { frame: PeerFrame::Message(message), .. } => match &message.message {
-                PartMessage::Value { tensor, .. } => tensor.n_bytes() <= URGENT_BYTES,
-                PartMessage::Credit { .. } => true,
+                PartMessage::Value { tensor, .. } if tensor.n_bytes() > URGENT_BYTES => FrameOrder::Value,
+                PartMessage::Value { .. } | PartMessage::Credit { .. } => FrameOrder::Urgent,
             },
-            _ => false,
+            _ => FrameOrder::InOrder,
         }
     }
 }

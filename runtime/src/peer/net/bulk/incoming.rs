@@ -278,12 +278,15 @@ impl IncomingBodies {
     }
 }
 
-/// Accepts the stream of signals, and then those of chunks. Ends with the connection.
+/// Accepts the streams of frames beside the control stream, and then those of chunks. Ends with the
+/// connection.
 pub(in super::super) async fn receive_streams(link: Link) {
     // Streams are accepted in the order in which the other side opened them.
-    let Ok(signals) = link.0.connection.accept_uni().await else { return };
-    let reader = link.clone();
-    link.0.runtime.spawn(async move { reader.read_frames(signals, FrameLane::Signals).await });
+    for lane in FrameLane::BESIDE {
+        let Ok(stream) = link.0.connection.accept_uni().await else { return };
+        let reader = link.clone();
+        link.0.runtime.spawn(async move { reader.read_frames(stream, lane).await });
+    }
     while let Ok(stream) = link.0.connection.accept_uni().await {
         let reader = link.clone();
         let readers = {

@@ -1,6 +1,7 @@
 //! Nodes that break the rules: admitted ones, and strangers.
 
 use super::*;
+use crate::peer::net::FrameLane;
 use crate::peer::net::tls::{PROTOCOL, Tls};
 use crate::peer::net::wire::{
     CHUNK, Cancellation, ChunkHeader, ControlFrame, Credit, Greeting, MAX_BODY, MAX_FRAME, TransferHead,
@@ -87,11 +88,11 @@ fn offend(offence: impl FnOnce(&Hostile, &mut SendStream) -> Vec<SendStream>) ->
     let mut control = hostile.send(&[greeting()]);
     // The streams of chunks are allowed once the node is admitted.
     hostile.runtime.block_on(hostile.connection.accept_uni()).unwrap();
-    let signals = hostile.send(&[ControlFrame::Ping(1).encode()]);
+    let lanes = FrameLane::BESIDE.map(|_| hostile.send(&[ControlFrame::Ping(1).encode()]));
     server.linked();
     let streams = offence(&hostile, &mut control);
     hostile.closed();
-    drop((signals, streams));
+    drop((lanes, streams));
     match server.lost() {
         LinkLost::Violation(what) => what,
         other => panic!("{other:?}"),

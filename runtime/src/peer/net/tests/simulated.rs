@@ -7,7 +7,7 @@ use crate::peer::net::profile::NetSettings;
 use crate::peer::net::simulation::{Network, Weather, pass, simulate, timed};
 use crate::peer::net::tls::{PROTOCOL, Tls};
 use crate::peer::net::wire::{ControlFrame, FrameSplitter};
-use crate::peer::net::{BodyPurpose, admission};
+use crate::peer::net::{BodyPurpose, FrameLane, admission};
 use bytes::Bytes;
 use quinn::{Connection, Endpoint, EndpointConfig, ServerConfig};
 
@@ -73,8 +73,8 @@ async fn pair(network: &Network, profile: Profile) -> (SimulatedNode, SimulatedN
     (client, server, there, back)
 }
 
-/// The first byte of a signal of a test.
-const SIGNAL: u8 = 255;
+/// The first byte of a frame that a test sends beside the control stream.
+const BESIDE: u8 = 255;
 
 /// Returns a network that loses and reorders packets.
 fn bad_weather(seed: u64) -> Weather {
@@ -101,7 +101,7 @@ fn bad_weather(seed: u64) -> Weather {
 
 /// `ANABRANCH_SLOW=1` runs 60 networks.
 #[test]
-fn frames_signals_and_bodies_arrive_over_bad_networks() {
+fn frames_of_all_lanes_and_bodies_arrive_over_bad_networks() {
     let n = if std::env::var_os("ANABRANCH_SLOW").is_some() { 60 } else { 6 };
     for seed in 0..n {
         let bad = bad_weather(seed);
@@ -111,16 +111,22 @@ fn frames_signals_and_bodies_arrive_over_bad_networks() {
             for i in 0..40_u8 {
                 for link in [&there, &back] {
                     link.send(vec![i; usize::from(i) * 100]);
-                    link.send_signal(&[SIGNAL, i]);
+                    link.send_beside(&[BESIDE, i], FrameLane::Signals);
+                    let value = [&[BESIDE, i, 0][..], &vec![i; usize::from(i) * 200]].concat();
+                    link.send_beside(&value, FrameLane::Values);
                     let body = pattern(usize::from(i) * 9000, u64::from(i));
                     link.send_bulk(vec![i], body.into(), i32::from(i % 4), None);
                 }
             }
             for node in [&client, &server] {
-                let (mut frames, mut signals, mut bodies) = (0, 0, [false; 40]);
-                while frames < 40 || signals < 40 || bodies.contains(&false) {
+                let (mut frames, mut signals, mut values, mut bodies) = (0, 0, 0, [false; 40]);
+                while frames < 40 || signals < 40 || values < 40 || bodies.contains(&false) {
                     match node.next().await {
-                        NetEvent::Frame(signal) if signal[..] == [SIGNAL, signals] => signals += 1,
+                        NetEvent::Frame(signal) if signal[..] == [BESIDE, signals] => signals += 1,
+                        NetEvent::Frame(value) if value.starts_with(&[BESIDE, values, 0]) => {
+                            assert_eq!(value[3..], vec![values; usize::from(values) * 200]);
+                            values += 1;
+                        }
                         NetEvent::Frame(frame) => {
                             assert_eq!(frame, vec![frames; usize::from(frames) * 100]);
                             frames += 1;
@@ -255,12 +261,13 @@ async fn link_with_lazy_reader(network: &Network, client: &SimulatedNode) -> (Li
 }
 
 #[test]
-fn signals_pass_while_frames_and_bodies_wait_for_the_reader() {
+fn signals_pass_while_all_else_waits_for_the_reader() {
     simulate(async {
         let network = Network::new(1, Weather::FAIR);
         let client = SimulatedNode::start(&network, 1, Profile::Lan);
         let (link, _endpoint, connection, established) = link_with_lazy_reader(&network, &client).await;
         (0..160).for_each(|_| link.send(vec![1; 50_000]));
+        (0..160).for_each(|_| link.send_beside(&[1; 50_000], FrameLane::Values));
         link.send_bulk(Vec::new(), vec![1; 100_000_000].into(), 0, None);
         pass(Duration::from_secs(2)).await;
         let stuck = link.stats();
@@ -268,12 +275,12 @@ fn signals_pass_while_frames_and_bodies_wait_for_the_reader() {
         pass(Duration::from_secs(2)).await;
         assert_eq!(link.stats().queued_bytes, stuck.queued_bytes, "nothing is read");
 
-        // The stream of signals is the first after the control stream.
+        // The stream of signals is the next after the control stream.
         let mut signals = connection.accept_uni().await.unwrap();
         let mut splitter = FrameSplitter::default();
         for i in 0..100_u8 {
             pass(Duration::from_millis(50)).await;
-            link.send_signal(&[i]);
+            link.send_beside(&[i], FrameLane::Signals);
             let (chunk, after) = timed(signals.read_chunk(usize::MAX, true)).await;
             let mut received = Vec::new();
             let collect = |frame: &[u8]| {
@@ -286,6 +293,25 @@ fn signals_pass_while_frames_and_bodies_wait_for_the_reader() {
         }
         assert_eq!(link.stats().queued_bytes, stuck.queued_bytes, "nothing else was read");
         drop(established);
+    });
+}
+
+#[test]
+fn frames_of_the_control_stream_overtake_values() {
+    simulate(async {
+        let (_client, server, there, _back) = pair(&Network::new(1, SLOW), Profile::Lan).await;
+        (0..160).for_each(|_| there.send_beside(&[1; 50_000], FrameLane::Values));
+        assert!(there.stats().queued_bytes > 1_000_000);
+        there.send(vec![2]);
+        let mut values = 0;
+        loop {
+            match server.next().await {
+                NetEvent::Frame(frame) if frame == [2] => break,
+                NetEvent::Frame(_) => values += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(values < 80, "{values} of 160 values came before");
     });
 }
 

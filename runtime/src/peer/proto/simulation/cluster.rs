@@ -5,10 +5,10 @@ use super::work::PartRun;
 use super::{Rng, Seen, mix};
 use crate::peer::proto::caller::{CallerInput, LinkLoss};
 use crate::peer::proto::codec::{Announced, Destination, announce, decode, encode};
-use crate::peer::proto::frame::ValueId;
 use crate::peer::proto::frame::{
     CallerFrame, Hello, LinkFrame, PeerFrame, PeerKey, ProcessNumber, SessionId, StepNumber, WireFrame,
 };
+use crate::peer::proto::frame::{FrameOrder, ValueId};
 use crate::peer::proto::host::{
     Admission, Host, HostInput, HostLimits, HostOutput, ProgramKey, SessionSlot, SharedValue,
 };
@@ -406,7 +406,7 @@ impl ClusterModel {
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{:9.3} node{node} -> node{other}: {frame:?}", self.now.as_secs_f64()));
         }
-        let is_signal = frame.is_urgent();
+        let order = frame.order();
         let encoded = match encode(frame) {
             Ok(encoded) => encoded,
             Err(error) => return self.wrong(format!("a frame cannot be encoded: {error}")),
@@ -419,14 +419,15 @@ impl ClusterModel {
         let latency = state.latency;
         let jitter = self.rng.below(latency);
         let at = match &body {
-            None if is_signal => self.now + ms(latency + jitter),
-            // A body lags, or overtakes control frames.
-            Some(_) => self.now + ms(latency + self.rng.below(4 * latency)),
-            None => (self.now + ms(latency + jitter)).max(self.connections[connection].last_arrival[side]),
+            None if order == FrameOrder::Urgent => self.now + ms(latency + jitter),
+            None if order == FrameOrder::InOrder => {
+                let last = &mut self.connections[connection].last_arrival[side];
+                *last = (self.now + ms(latency + jitter)).max(*last);
+                *last
+            }
+            // A value lags, or overtakes frames that are in order.
+            Some(_) | None => self.now + ms(latency + self.rng.below(4 * latency)),
         };
-        if body.is_none() && !is_signal {
-            self.connections[connection].last_arrival[side] = at;
-        }
         self.at(at, ClusterEvent::Frame { connection, to: 1 - side, head: encoded.head, body });
     }
 
