@@ -443,6 +443,36 @@ fn iterations_add_to_elements_of_a_tensor_in_their_order() {
     agree(histogram_of_integers, (120, &rounds, vec![i64::MAX; 20]), 1);
 }
 
+/// Adds rows of a table to rows that the iterations choose, which may be the same ones.
+#[test]
+fn iterations_add_rows_to_a_table_in_their_order() {
+    #[graph]
+    fn add_rows<T: Float>(n: Tensor<i32>, table: Tensor<T>, start: Tensor<T>) -> Tensor<T> {
+        let mut sums = start;
+        for i in range(n) {
+            let [to, next] = [i * 3 % 7, (i + 4) * 3 % 7].map(|to| to.reshape([1]));
+            let [first, second] = [0, 1].map(|k| table.row((i + k) % 5).unsqueeze(0));
+            sums = sums.scatter_add(to, first, 0).scatter_add(next, second * i.cast(), 0);
+        }
+        sums
+    }
+    for width in [1, 3, 4, 8, 12] {
+        let table: Vec<f32> = (0..5 * width).map(|i| (i * 13 % 31) as f32 * 0.17 - 1.0).collect();
+        let start: Vec<f32> = (0..7 * width).map(|i| (i * 11 % 29) as f32 * 0.1).collect();
+        let args = (120, Array::new([5, width], table.clone()), Array::new([7, width], start.clone()));
+        let outputs = agree(add_rows::<f32>, args, 1);
+        let mut sums = start.clone();
+        for i in 0..120 {
+            for (to, from, factor) in [(i * 3 % 7, i % 5, 1.0), ((i + 4) * 3 % 7, (i + 1) % 5, i as f32)] {
+                (0..width).for_each(|k| sums[to * width + k] += table[from * width + k] * factor);
+            }
+        }
+        assert_eq!(outputs[0].data::<f32>(), &sums[..], "{width}");
+        let wide = |x: Vec<f32>| x.into_iter().map(f64::from).collect::<Vec<_>>();
+        agree(add_rows::<f64>, (120, Array::new([5, width], wide(table)), Array::new([7, width], wide(start))), 1);
+    }
+}
+
 #[test]
 fn iterations_may_have_vectors_as_results() {
     #[graph]

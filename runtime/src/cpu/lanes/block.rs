@@ -205,7 +205,7 @@ impl<'a> LaneBlock<'a> {
         let of_recorded = |added: &AddedTensor| {
             let AdditionStacks { places, numbers } = added.record;
             let [places, numbers] = [places, numbers].map(|stack| &self.stacks[usize::from(stack)]);
-            OrderedAdditions::new(places, numbers, inputs)
+            OrderedAdditions::new(places, numbers, added.numbers_per_place, inputs)
         };
         let additions = program.additions.iter().map(of_recorded).collect::<Result<_, _>>()?;
         let mut kept: Vec<LaneStack> = std::mem::take(&mut self.stacks);

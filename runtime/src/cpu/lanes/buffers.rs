@@ -120,7 +120,8 @@ impl Translator<'_> {
                 });
             }
             self.added.insert(buffer, record);
-            self.program.additions.push(AddedTensor { buffer, dtype: tensor.dtype, add, record });
+            let dtype = tensor.dtype;
+            self.program.additions.push(AddedTensor { buffer, dtype, add, record, numbers_per_place: 1 });
         }
     }
 

@@ -26,13 +26,9 @@ type BlockChange = (usize, StackChange, u32);
 /// Calls a function with each stack that an operation changes.
 fn each_change(op: &LaneOp, f: &mut dyn FnMut(u16, StackChange)) {
     match *op {
-        LaneOp::Push { stack, .. } => f(stack, StackChange::Push),
+        LaneOp::Push { stack, .. } | LaneOp::PushPlace { stack, .. } => f(stack, StackChange::Push),
         LaneOp::Pop { stack, .. } => f(stack, StackChange::Pop),
         LaneOp::Clear { stack } => f(stack, StackChange::Clear),
-        LaneOp::AddLater { record, .. } => {
-            f(record.places, StackChange::Push);
-            f(record.numbers, StackChange::Push);
-        }
         _ => {}
     }
 }
@@ -145,7 +141,7 @@ impl Rewriter<'_> {
 }
 
 fn set_place(op: &mut LaneOp, depth: RowId, above: u32, n: u32) {
-    if let LaneOp::Push { at, .. } | LaneOp::Pop { at, .. } | LaneOp::AddLater { at, .. } = op {
+    if let LaneOp::Push { at, .. } | LaneOp::Pop { at, .. } | LaneOp::PushPlace { at, .. } = op {
         (at.depth, at.above, at.n) = (depth, above, n);
     }
 }

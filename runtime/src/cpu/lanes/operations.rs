@@ -2,9 +2,7 @@
 
 use super::block::{Declined, LaneBlock};
 use super::code_input::{CodeBlock, CodeSource};
-use super::program::{
-    AdditionStacks, ElementIndex, ElementSource, LaneOp, OwnTensor, RowId, StackPart, StackPlace, UpdateValue,
-};
+use super::program::{ElementIndex, ElementSource, LaneOp, OwnTensor, RowId, StackPart, StackPlace, UpdateValue};
 use super::rows::{blend, bounds, by_size, bytes, divide_by_power, fill, register};
 use crate::cpu::kernels::index::index_of;
 use crate::cpu::memory::StackId;
@@ -151,7 +149,11 @@ impl<'a> LaneBlock<'a> {
                 self.tensors[usize::from(to)] = own;
                 outcome
             }
-            LaneOp::AddLater { record, at, offset, index, value } => self.add_later(record, at, (offset, index), value),
+            LaneOp::PushPlace { stack, at, offset, index } => self.with_stack(stack, |block, own| {
+                let elements = block.elements_at(offset, index)?;
+                let places: Vec<u32> = (0..block.bound).map(|i| elements.at(i) as u32).collect();
+                block.push(own, (stack, at), bytemuck::cast_slice(&places))
+            }),
             LaneOp::Fill { to, value } => {
                 let mut own = std::mem::take(&mut self.tensors[usize::from(to)]);
                 let OwnTensor { n, size, .. } = self.program.tensors[usize::from(to)];
@@ -357,21 +359,6 @@ impl<'a> LaneBlock<'a> {
     }
 
     /// Records what the active lanes add to elements of a tensor.
-    fn add_later(
-        &mut self,
-        AdditionStacks { places, numbers }: AdditionStacks,
-        at: StackPlace,
-        (offset, index): (usize, Option<ElementIndex>),
-        value: RowId,
-    ) -> Result<(), Declined> {
-        self.with_stack(places, |block, own| {
-            let elements = block.elements_at(offset, index)?;
-            let of_lanes: Vec<u32> = (0..block.bound).map(|i| elements.at(i) as u32).collect();
-            block.push(own, (places, at), bytemuck::cast_slice(&of_lanes))
-        })?;
-        self.with_stack(numbers, |block, own| block.push(own, (numbers, at), block.row(value)))
-    }
-
     /// Runs a function with a stack of the program, which is not in the block meanwhile.
     fn with_stack(
         &mut self,

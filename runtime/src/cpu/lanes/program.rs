@@ -82,12 +82,14 @@ pub(super) struct AddedTensor {
     /// Adds two elements as registers.
     pub(super) add: fn(u64, u64) -> u64,
     pub(super) record: AdditionStacks,
+    /// The numbers that are recorded for each place: for the element there and for those after it.
+    pub(super) numbers_per_place: usize,
 }
 
 /// The stacks of the program to which lanes push what they add to a tensor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AdditionStacks {
-    /// The places of the elements, in 32 bits.
+    /// The places of elements, in 32 bits.
     pub(super) places: u16,
     pub(super) numbers: u16,
 }
@@ -201,13 +203,13 @@ pub(super) enum LaneOp {
         value: RowId,
         adds: bool,
     },
-    /// Records an addition to an element of a tensor, for when all iterations have ended.
-    AddLater {
-        record: AdditionStacks,
+    /// Pushes the place of an element of a tensor, to which a number is added when all iterations
+    /// have ended. The number, and those for the elements after it, are pushed by [`LaneOp::Push`].
+    PushPlace {
+        stack: u16,
         at: StackPlace,
         offset: usize,
         index: Option<ElementIndex>,
-        value: RowId,
     },
     /// Sets all elements of a tensor of the iteration.
     Fill {
@@ -274,7 +276,7 @@ pub(super) struct CheckedFunction {
 }
 
 /// An index of an element of a tensor.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ElementIndex {
     pub(super) row: RowId,
     pub(super) dtype: DType,

@@ -9,13 +9,13 @@ use rustc_hash::FxHashMap;
 
 /// The use of a row by an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RowUse {
+pub(super) enum RowUse {
     Read,
     Written,
 }
 
 /// Calls a function with each row that an operation reads, and then with the row that it writes.
-fn rows_of(op: &mut LaneOp, f: &mut dyn FnMut(&mut RowId, RowUse)) {
+pub(super) fn rows_of(op: &mut LaneOp, f: &mut dyn FnMut(&mut RowId, RowUse)) {
     let of_index = |index: &mut Option<ElementIndex>, f: &mut dyn FnMut(&mut RowId, RowUse)| {
         index.iter_mut().for_each(|index| f(&mut index.row, RowUse::Read));
     };
@@ -55,10 +55,9 @@ fn rows_of(op: &mut LaneOp, f: &mut dyn FnMut(&mut RowId, RowUse)) {
             f(value, RowUse::Read);
             None
         }
-        LaneOp::AddLater { at, index, value, .. } => {
+        LaneOp::PushPlace { at, index, .. } => {
             f(&mut at.depth, RowUse::Read);
             of_index(index, f);
-            f(value, RowUse::Read);
             None
         }
         LaneOp::UpdateList { index, value, .. } => {

@@ -1,6 +1,7 @@
 //! Translation of the instructions of a loop body to operations on rows.
 
 use super::WhyNotInLanes;
+use super::additions::join_places;
 use super::buffers::{LocalBuffer, addition_of};
 use super::depths::set_depths;
 use super::join::{can_run_again, join_blocks};
@@ -218,6 +219,7 @@ impl Translator<'_> {
             let ops = std::mem::take(&mut self.ops);
             self.program.blocks.push(BasicBlock { ops, end, begins_loop: false, aligned: None });
         }
+        join_places(&mut self.program);
         set_depths(&mut self.program);
         share_rows(&mut self.program.blocks, &mut self.program.rows);
         join_blocks(&mut self.program.blocks);
@@ -397,9 +399,9 @@ impl Translator<'_> {
         if let (Base::Buffer(b), ElementUse::Add(r)) = (view.base, kind)
             && let Some(&record) = self.added.get(&b)
         {
-            let value = self.row(r, view.dtype.size());
-            let at = StackPlace::default();
-            self.ops.push(LaneOp::AddLater { record, at, offset: view.offset, index, value });
+            let (at, src) = (StackPlace::default(), self.row(r, view.dtype.size()));
+            self.ops.push(LaneOp::PushPlace { stack: record.places, at, offset: view.offset, index });
+            self.ops.push(LaneOp::Push { stack: record.numbers, at, src });
             return Some(());
         }
         let local = match view.base {

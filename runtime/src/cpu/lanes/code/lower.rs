@@ -85,6 +85,7 @@ fn form(op: ScalarOp) -> Option<ScalarExpr> {
 /// Returns the size of the largest elements of operations, 4 or 8 bytes.
 fn largest<'a>(body: LaneBody<'_>, ops: impl Iterator<Item = &'a LaneOp>) -> usize {
     let has_large = |row: RowId| body.rows[usize::from(row)].size == 8;
+    let has_large_index = |index: Option<ElementIndex>| index.is_some_and(|index| index.dtype == DType::I64);
     let is_large = |op: &LaneOp| match op {
         LaneOp::Function { op, dst, args, .. } => {
             args.iter().chain([dst]).any(|&row| has_large(row)) || form(*op).is_some_and(|form| has_eight_bytes(&form))
@@ -92,13 +93,9 @@ fn largest<'a>(body: LaneBody<'_>, ops: impl Iterator<Item = &'a LaneOp>) -> usi
         LaneOp::DividePower { dst: row, .. } | LaneOp::Move { dst: row, .. } | LaneOp::RequireIndex { a: row, .. } => {
             has_large(*row)
         }
-        LaneOp::ReadElement { dst, index, .. } => {
-            has_large(*dst) || index.is_some_and(|index| index.dtype == DType::I64)
-        }
+        LaneOp::ReadElement { dst, index, .. } => has_large(*dst) || has_large_index(*index),
         LaneOp::Push { src: row, .. } | LaneOp::Pop { dst: row, .. } => has_large(*row),
-        LaneOp::AddLater { value, index, .. } => {
-            has_large(*value) || index.is_some_and(|index| index.dtype == DType::I64)
-        }
+        LaneOp::PushPlace { index, .. } => has_large_index(*index),
         LaneOp::Branches { arms, .. } => arms.iter().any(|arm| largest(body, arm.iter()) == 8),
         _ => false,
     };
@@ -375,15 +372,9 @@ impl<'a> Lowering<'a> {
                 self.steps().push(CodeStep::Pop { from, dst: value });
                 self.values.insert(dst, value);
             }
-            LaneOp::AddLater { record, at, offset, index, value } => {
-                let size = self.size(value);
-                if !matches!(size, 4 | 8) {
-                    return None;
-                }
+            LaneOp::PushPlace { stack, at, offset, index } => {
                 let place = self.added_place(offset, index)?;
-                self.push(record.places, at, place, size_of::<u32>())?;
-                let number = self.read(value)?;
-                self.push(record.numbers, at, number, size)?;
+                self.push(stack, at, place, size_of::<u32>())?;
             }
             _ => return None,
         }
