@@ -1,8 +1,8 @@
 //! Layers, compared with values computed by hand, and trained as parts of models.
 
 use anabranch::nn::{
-    BatchNorm, Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Dropout, Init, LayerNorm,
-    Linear, Mode, MultiHeadAttention, Rnn,
+    BatchNorm, Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Dropout, GroupNorm, Init,
+    LayerNorm, Linear, Mode, MultiHeadAttention, RmsNorm, Rnn,
 };
 use anabranch::optim::{Adam, Optimizer, Sgd};
 use anabranch::prelude::*;
@@ -139,6 +139,66 @@ fn norm_names(norm: &BatchNorm) {
 }
 
 #[test]
+fn group_normalization_follows_its_formula() -> Outcome {
+    let session = Session::new()?;
+    let numbers = |n: usize| (0..n).map(|i| (i * 37 % 11) as f32 * 0.3 - 1.0).collect::<Vec<_>>();
+    // Fully connected, sequences and images; one group, two, and one for each channel.
+    for (shape, groups) in [(&[3, 4][..], 2), (&[2, 4, 5], 1), (&[2, 4, 3, 2], 2), (&[2, 4, 3, 2], 4)] {
+        let norm = GroupNorm::new(groups, 4);
+        assert_eq!(names(&norm), ["scale", "bias"]);
+        let (scale, bias) = ([0.5f32, 2.0, -1.0, 1.0], [0.1f32, 0.0, 0.3, -0.2]);
+        session.set(&norm.scale, scale)?;
+        session.set(&norm.bias, bias)?;
+        let x = array(shape, numbers(shape.iter().product()));
+        let f = session.function(|x: Tensor| norm.forward(x))?;
+        let width: usize = shape[2..].iter().product();
+        let mut expected = Vec::new();
+        for (g, group) in x.as_slice().chunks(4 / groups * width).enumerate() {
+            let mean = group.iter().sum::<f32>() / group.len() as f32;
+            let variance = group.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / group.len() as f32;
+            for (i, x) in group.iter().enumerate() {
+                let channel = g % groups * (4 / groups) + i / width;
+                expected.push((x - mean) / (variance + 1e-5).sqrt() * scale[channel] + bias[channel]);
+            }
+        }
+        let y = f.call(&x)?;
+        assert_eq!(y.shape(), shape);
+        near(y.as_slice(), &expected);
+        // A batch of any size in one trace, and one without examples.
+        let any = session.function(|x: Tensor| norm.forward(x.with_dynamic(0)))?;
+        near(any.call(&x)?.as_slice(), &expected);
+        let none = [&[0], &shape[1..]].concat();
+        assert_eq!(f.call(array(&none, []))?.shape(), none);
+    }
+    let empty = GroupNorm::new(2, 4);
+    let f = session.function(|x: Tensor| empty.forward(x))?;
+    assert_eq!(f.call(array(&[2, 4, 0], []))?.shape(), [2, 4, 0]);
+    Ok(())
+}
+
+#[test]
+#[should_panic(expected = "4 channels cannot be divided into 3 groups")]
+fn groups_divide_the_channels() {
+    GroupNorm::new(3, 4);
+}
+
+#[test]
+fn root_mean_square_normalization_follows_its_formula() -> Outcome {
+    let norm = RmsNorm::new(2);
+    let session = Session::new()?;
+    session.set(&norm.scale, [1.0, 3.0])?;
+    let f = session.function(|x: Tensor| norm.forward(x))?;
+    let y = f.call(array(&[2, 2], [3.0, 4.0, 0.0, 0.0]))?;
+    let root = (12.5f32 + 1e-5).sqrt();
+    near(y.as_slice(), &[3.0 / root, 12.0 / root, 0.0, 0.0]);
+    // 16-bit floats are computed in 32 bits: the square of 300 is none of theirs.
+    let f = session.function(|x: Tensor| norm.forward(x.cast::<f16>()).cast::<f32>())?;
+    let y = f.call(array(&[1, 2], [300.0, -300.0]))?;
+    near(y.as_slice(), &[1.0, -3.0]);
+    Ok(())
+}
+
+#[test]
 fn running_statistics_are_not_trained() -> Outcome {
     // With weight decay, an optimizer changes all variables that it trains.
     let (norm, adam) = (BatchNorm::new(1), Adam::new(0.1).weight_decay(0.5));
@@ -214,6 +274,16 @@ fn normalizations_do_not_broadcast_their_input() -> Outcome {
     let f = session.function(|x: Tensor| layer.forward(x))?;
     let error = f.call(array(&[2, 1], [1.0, 2.0])).expect_err("the layer has 3 elements");
     assert_eq!(error.message, "LayerNorm: the layer has 3 elements, but the input has 1 at axis 1");
+    let layer = RmsNorm::new(3);
+    let f = session.function(|x: Tensor| layer.forward(x))?;
+    let error = f.call(array(&[3, 1], [1.0, 2.0, 3.0])).expect_err("the layer has 3 elements");
+    assert_eq!(error.message, "RmsNorm: the layer has 3 elements, but the input has 1 at axis 1");
+    let groups = GroupNorm::new(2, 4);
+    let f = session.function(|x: Tensor| groups.forward(x))?;
+    let error = f.call(array(&[1, 1, 2], [1.0, 2.0])).expect_err("the layer has 4 channels");
+    assert_eq!(error.message, "GroupNorm: the layer has 4 channels, but the input has 1 at axis 1");
+    let error = f.call(array(&[1], [1.0])).expect_err("there are no channels");
+    assert!(error.message.contains("no channel axis"), "{error}");
     Ok(())
 }
 

@@ -44,6 +44,14 @@ fn layer_norm_gives_mean_and_deviation_of_its_parameters() -> Result<()> {
 }
 
 #[test]
+fn rms_norm_has_the_right_gradient() {
+    let scale = [1.5, -0.5, 0.8];
+    let weights = || tensor([[1.0, -2.0, 0.5], [0.3, 0.7, -1.1]]);
+    check_gradient(&SIX, |x| (x.reshape([2, 3]).rms_norm(tensor(scale), 1e-5) * weights()).sum());
+    check_gradient(&scale, |s| (tensor(SIX).reshape([2, 3]).rms_norm(s, 1e-5) * weights()).sum());
+}
+
+#[test]
 fn layer_norm_has_the_right_gradient() {
     let weights = || tensor([[1.0, -2.0, 0.5], [0.25, 3.0, -1.0]]);
     let (scale, bias) = ([0.5, 2.0, -1.0], [0.1, 0.2, 0.3]);
@@ -292,7 +300,7 @@ fn messages_show_both_shapes_at_the_line_of_the_user() {
 fn every_node_of_a_method_has_the_place_of_its_call() {
     let x = || tensor(SIX).reshape([2, 3]);
     let key = || Key::new(1);
-    let methods: [(&str, &dyn Fn() -> T64); 21] = [
+    let methods: [(&str, &dyn Fn() -> T64); 22] = [
         ("arithmetic", &|| (x() * 2.0 - x() / 3.0 + tensor([1.0, 2.0, 3.0])).powi(5) + x().powi(0)),
         ("clamp", &|| x().clamp(0.0, 1.0)),
         ("select", &|| x().less(0.0).select(x(), 1.0)),
@@ -300,6 +308,7 @@ fn every_node_of_a_method_has_the_place_of_its_call() {
         ("mean", &|| x().mean_axis(1)),
         ("std", &|| x().std_axis([0, 1])),
         ("layer_norm", &|| x().layer_norm(full([3], 1.0), full([3], 0.0), 1e-5)),
+        ("rms_norm", &|| x().rms_norm(full([3], 1.0), 1e-5)),
         ("cross_entropy", &|| x().cross_entropy(tensor([0, 1]))),
         ("concat", &|| concat(&[x(), x()], 0)),
         ("stack", &|| stack(&[x(), x()], 0)),

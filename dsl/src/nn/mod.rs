@@ -21,7 +21,7 @@ pub use conv::{Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTra
 pub use embedding::Embedding;
 pub use init::Init;
 pub use linear::Linear;
-pub use norm::{BatchNorm, Dropout, LayerNorm};
+pub use norm::{BatchNorm, Dropout, GroupNorm, LayerNorm, RmsNorm};
 pub use recurrent::{Gru, Lstm, LstmState, Rnn};
 
 /// The mode of layers that behave differently in training and in evaluation.

@@ -52,6 +52,115 @@ impl LayerNorm {
     }
 }
 
+/// Normalization by the root mean square of the last axis (Zhang and Sennrich 2019).
+#[derive(Debug)]
+pub struct RmsNorm {
+    /// The factor, `[size]`, initially 1.
+    pub scale: Var,
+    /// A small number added to the mean square.
+    pub epsilon: f32,
+}
+module!(RmsNorm: scale);
+
+impl RmsNorm {
+    /// Creates a normalization of vectors of `size` elements.
+    pub fn new(size: usize) -> RmsNorm {
+        RmsNorm { scale: Var::new("scale", Array::new([size], vec![1.0f32; size])), epsilon: 1e-5 }
+    }
+
+    /// Normalizes the last axis, `[.., size]`. 16-bit floats are computed in `f32`.
+    ///
+    /// # Errors
+    /// Aborts the trace if the last axis has another extent than `size`.
+    #[track_caller]
+    pub fn forward<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
+        let here = Loc::caller();
+        trace::called_at(here, || match T::DTYPE.is_half() {
+            true => self.forward(x.cast::<f32>()).cast(),
+            false => {
+                let (last, size) = (x.rank().wrapping_sub(1), self.scale.any().init().len());
+                check_extent(x.untyped(), last, size, here, "RmsNorm", "elements", "[.., size]");
+                let scale = self.scale.get().cast::<T>().untyped();
+                Tensor::from_any(x.untyped().rms_norm(scale, self.epsilon.into()))
+            }
+        })
+    }
+}
+
+/// Group normalization (Wu and He 2018).
+///
+/// The channels of each example are divided into groups of neighbors, and each group is normalized
+/// to mean 0 and variance 1 over its channels and all axes after them, then each channel is scaled
+/// and shifted by parameters. With as many groups as channels this is instance normalization.
+/// Everything is computed in `f32`.
+#[derive(Debug)]
+pub struct GroupNorm {
+    /// The factor, `[channels]`, initially 1.
+    pub scale: Var,
+    /// The offset, `[channels]`, initially 0.
+    pub bias: Var,
+    /// A small number added to the variance.
+    pub epsilon: f32,
+    groups: usize,
+}
+module!(GroupNorm: scale, bias);
+
+impl GroupNorm {
+    /// Creates a normalization of `channels` channels in `groups` groups.
+    ///
+    /// # Panics
+    /// Panics if `groups` does not divide `channels`.
+    pub fn new(groups: usize, channels: usize) -> GroupNorm {
+        assert!(
+            groups > 0 && channels.is_multiple_of(groups),
+            "{channels} channels cannot be divided into {groups} groups"
+        );
+        let constant = |x: f32| Array::new([channels], vec![x; channels]);
+        GroupNorm {
+            scale: Var::new("scale", constant(1.0)),
+            bias: Var::new("bias", constant(0.0)),
+            epsilon: 1e-5,
+            groups,
+        }
+    }
+
+    /// Normalizes `[batch, channels, ..]`.
+    ///
+    /// # Errors
+    /// Aborts the trace if there are fewer than two axes, if the number of channels is another than
+    /// that of the layer, or if an extent after the channels is unknown.
+    ///
+    /// ```
+    /// # use anabranch::{nn::GroupNorm, prelude::*};
+    /// let norm = GroupNorm::new(2, 4);
+    /// let y = eval(|| norm.forward(tensor([[1.0f32, 3.0, 5.0, 5.0]])))?;
+    /// assert!((y.as_slice()[1] - 1.0).abs() < 1e-5);
+    /// assert_eq!(y.as_slice()[2..], [0.0, 0.0]);
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    pub fn forward<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
+        let here = Loc::caller();
+        trace::called_at(here, || {
+            let x: Tensor = x.cast();
+            check_channels(x, self.scale.any().init().len(), here, "GroupNorm");
+            let channels = x.dim(1);
+            let after: Vec<isize> = (2..x.rank() as isize).map(|axis| x.dim(axis) as isize).collect();
+            let of_group = after.iter().product::<isize>() * (channels / self.groups) as isize;
+            if of_group == 0 {
+                return x.cast();
+            }
+            let rows = x.reshape([-1, of_group]).untyped();
+            let difference = rows - rows.mean_keepdim(-1);
+            let deviation = (difference.square().mean_keepdim(-1) + f64::from(self.epsilon)).rsqrt();
+            let shape = [&[-1, channels as isize][..], &after].concat();
+            let normalized = Tensor::from_any(difference * deviation).reshape(shape);
+            let [scale, bias] = [&self.scale, &self.bias].map(|v| per_channel(v.get(), x.rank()));
+            (normalized * scale + bias).cast()
+        })
+    }
+}
+
 /// Batch normalization (Ioffe and Szegedy 2015).
 ///
 /// Each channel is normalized to mean 0 and variance 1 over the batch and all axes after the
@@ -111,20 +220,8 @@ impl BatchNorm {
         let here = Loc::caller();
         trace::called_at(here, || {
             let x: Tensor = x.cast();
-            let rank = x.rank();
-            if rank < 2 {
-                let label = x.untyped().tensor_type().to_string();
-                trace::fail(
-                    crate::Diagnostic::new("BatchNorm: the input has no channel axis after the batch axis")
-                        .at(here, label)
-                        .help("pass a tensor of shape [batch, channels, ..]"),
-                );
-            }
-            let channels = self.scale.any().init().len();
-            check_extent(x.untyped(), 1, channels, here, "BatchNorm", "channels", "[batch, channels, ..]");
-            let mut per_channel = vec![1; rank];
-            per_channel[1] = channels;
-            let wide = |v: Tensor| v.reshape(per_channel.clone());
+            check_channels(x, self.scale.any().init().len(), here, "BatchNorm");
+            let wide = |v: Tensor| per_channel(v, x.rank());
             let (mean, variance) = match mode {
                 Mode::Evaluation => (wide(self.running_mean.get()), wide(self.running_variance.get())),
                 Mode::Training => self.statistics(x, here),
@@ -159,6 +256,26 @@ impl BatchNorm {
         follow(&self.running_variance, variance * (n as f32 / (n - 1) as f32));
         (mean, variance)
     }
+}
+
+/// Returns a value for each channel as a tensor of `rank` axes, to be broadcast.
+fn per_channel(v: Tensor, rank: usize) -> Tensor {
+    let mut shape = vec![1; rank];
+    shape[1] = -1;
+    v.reshape(shape)
+}
+
+/// Aborts the trace if the input of a layer is not `[batch, channels, ..]` with so many channels.
+fn check_channels(x: Tensor, channels: usize, here: Loc, layer: &str) {
+    if x.rank() < 2 {
+        let label = x.untyped().tensor_type().to_string();
+        trace::fail(
+            crate::Diagnostic::new(format!("{layer}: the input has no channel axis after the batch axis"))
+                .at(here, label)
+                .help("pass a tensor of shape [batch, channels, ..]"),
+        );
+    }
+    check_extent(x.untyped(), 1, channels, here, layer, "channels", "[batch, channels, ..]");
 }
 
 /// Aborts the trace if an axis of the input of a layer has another extent than the parameters.

@@ -15,6 +15,16 @@ impl<C: ValueCx> AnyValue<C> {
         let deviation = (difference.square().mean_keepdim(-1) + epsilon).rsqrt();
         difference * deviation * scale + bias
     }
+
+    /// See [`Tensor::rms_norm`].
+    #[track_caller]
+    pub fn rms_norm(self, scale: AnyValue<C>, epsilon: f64) -> AnyValue<C> {
+        if self.dtype().is_half() {
+            let [x, scale] = [self, scale].map(|x| x.cast(DType::F32));
+            return x.rms_norm(scale, epsilon).cast(self.dtype());
+        }
+        self * (self.square().mean_keepdim(-1) + epsilon).rsqrt() * scale
+    }
 }
 
 impl AnyValue {
@@ -55,6 +65,24 @@ impl<T: Float> Tensor<T> {
         T: Into<f64>,
     {
         Tensor::from_any(self.untyped().layer_norm(scale.untyped(), bias.untyped(), epsilon.into()))
+    }
+
+    /// Divides by the root mean square along the last axis:
+    /// `x / sqrt(mean(x * x) + epsilon) * scale` (Zhang and Sennrich 2019).
+    ///
+    /// ```
+    /// # use anabranch::prelude::*;
+    /// let y = eval(|| tensor([1.0f32, 7.0]).rms_norm(tensor([1.0, 2.0]), 0.0))?;
+    /// assert_eq!(y.as_slice(), [0.2, 2.8]);
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn rms_norm(self, scale: Tensor<T>, epsilon: T) -> Tensor<T>
+    where
+        T: Into<f64>,
+    {
+        Tensor::from_any(self.untyped().rms_norm(scale.untyped(), epsilon.into()))
     }
 
     /// Sets each element to zero with probability `rate` and divides the others by `1 - rate`,

@@ -156,7 +156,6 @@ pub(super) enum LaneOp {
     Function {
         f: BlockFn,
         checked: Option<CheckedFunction>,
-        #[cfg_attr(not(all(feature = "jit", target_arch = "x86_64")), expect(dead_code, reason = "there is no code"))]
         op: ScalarOp,
         dst: RowId,
         args: [RowId; 3],
