@@ -3,7 +3,7 @@
 use super::{Mode, module};
 use crate::ops::random::Key;
 use crate::var::VarPath;
-use crate::{AnyValue, AnyVar, Array, Dim, Float, Loc, Module, Tensor, Var, trace};
+use crate::{AnyValue, AnyVar, Array, DType, Dim, Float, Loc, Module, Tensor, Var, trace};
 
 /// Layer normalization over the last axis (Ba, Kiros and Hinton 2016).
 #[derive(Debug)]
@@ -31,23 +31,10 @@ impl LayerNorm {
     #[track_caller]
     pub fn forward<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
         let here = Loc::caller();
-        trace::called_at(here, || match T::DTYPE.is_half() {
-            true => self.forward(x.cast::<f32>()).cast(),
-            false => {
-                let last = x.rank().wrapping_sub(1);
-                check_extent(
-                    x.untyped(),
-                    last,
-                    self.scale.any().init().len(),
-                    here,
-                    "LayerNorm",
-                    "elements",
-                    "[.., size]",
-                );
-                let [x, scale, bias] =
-                    [x.untyped(), self.scale.get().cast::<T>().untyped(), self.bias.get().cast::<T>().untyped()];
-                Tensor::from_any(x.layer_norm(scale, bias, self.epsilon.into()))
-            }
+        trace::called_at(here, || {
+            of_last_axis(x, [&self.scale, &self.bias], here, "LayerNorm", |x, [scale, bias]| {
+                x.layer_norm(scale, bias, self.epsilon.into())
+            })
         })
     }
 }
@@ -75,14 +62,8 @@ impl RmsNorm {
     #[track_caller]
     pub fn forward<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
         let here = Loc::caller();
-        trace::called_at(here, || match T::DTYPE.is_half() {
-            true => self.forward(x.cast::<f32>()).cast(),
-            false => {
-                let (last, size) = (x.rank().wrapping_sub(1), self.scale.any().init().len());
-                check_extent(x.untyped(), last, size, here, "RmsNorm", "elements", "[.., size]");
-                let scale = self.scale.get().cast::<T>().untyped();
-                Tensor::from_any(x.untyped().rms_norm(scale, self.epsilon.into()))
-            }
+        trace::called_at(here, || {
+            of_last_axis(x, [&self.scale], here, "RmsNorm", |x, [scale]| x.rms_norm(scale, self.epsilon.into()))
         })
     }
 }
@@ -256,6 +237,22 @@ impl BatchNorm {
         follow(&self.running_variance, variance * (n as f32 / (n - 1) as f32));
         (mean, variance)
     }
+}
+
+/// Normalizes the last axis by a function of the input and the parameters, which have as many
+/// elements. 16-bit floats are computed in `f32`.
+fn of_last_axis<T: Float, const N: usize>(
+    x: Tensor<T>,
+    vars: [&Var; N],
+    here: Loc,
+    layer: &str,
+    normalize: impl FnOnce(AnyValue, [AnyValue; N]) -> AnyValue,
+) -> Tensor<T> {
+    let (last, size) = (x.rank().wrapping_sub(1), vars[0].any().init().len());
+    check_extent(x.untyped(), last, size, here, layer, "elements", "[.., size]");
+    let dtype = if T::DTYPE.is_half() { DType::F32 } else { T::DTYPE };
+    let y = normalize(x.untyped().cast(dtype), vars.map(|var| var.get().untyped().cast(dtype)));
+    Tensor::from_any(y.cast(T::DTYPE))
 }
 
 /// Returns a value for each channel as a tensor of `rank` axes, to be broadcast.

@@ -26,7 +26,8 @@
 //!
 //! **Tensors.** Vectors and matrices of a few elements are numbers here: the graph was scalarized
 //! (`dsl/src/passes/scalarize.rs`). What iterations add to elements of a larger tensor is pushed to
-//! stacks ([`additions`]), with one place for the elements of a row, and added when all have ended.
+//! stacks ([`additions`]), with one place for those of a row ([`places`]), and added when all have
+//! ended.
 //!
 //! **Native code.** Where the processor has AVX-512 or AVX2, loops and runs of operations that work
 //! on numbers alone are [native code](code), which keeps values in registers. Where its stacks need
@@ -57,6 +58,7 @@ mod code_input;
 mod depths;
 mod join;
 mod operations;
+mod places;
 mod program;
 mod registers;
 mod rows;

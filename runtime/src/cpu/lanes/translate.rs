@@ -1,10 +1,10 @@
 //! Translation of the instructions of a loop body to operations on rows.
 
 use super::WhyNotInLanes;
-use super::additions::join_places;
 use super::buffers::{LocalBuffer, addition_of};
 use super::depths::set_depths;
 use super::join::{can_run_again, join_blocks};
+use super::places::join_places;
 use super::program::{
     AdditionStacks, BasicBlock, BlockEnd, CheckedFunction, ElementIndex, ElementSource, LaneOp, LaneProgram,
     ListUpdate, LoopCounter, LoopStack, RowId, RowInfo, RowStart, StackPart, StackPlace, SumOverLanes, UpdateValue,

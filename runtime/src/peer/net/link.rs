@@ -48,7 +48,7 @@ const READS_AT_ONCE: usize = 16;
 /// opens them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameLane {
-    /// What must stay in order. Begins with the greeting.
+    /// Frames that must stay in order, from the greeting on.
     Control,
     /// Small frames that wait for nothing but each other, and frames of the link itself.
     Signals,

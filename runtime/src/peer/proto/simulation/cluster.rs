@@ -426,7 +426,7 @@ impl ClusterModel {
                 *last
             }
             // A value lags, or overtakes frames that are in order.
-            Some(_) | None => self.now + ms(latency + self.rng.below(4 * latency)),
+            _ => self.now + ms(latency + self.rng.below(4 * latency)),
         };
         self.at(at, ClusterEvent::Frame { connection, to: 1 - side, head: encoded.head, body });
     }
