@@ -137,13 +137,13 @@ impl OnGpu {
             (Ok(got), Ok(expected)) => {
                 assert_eq!(got.len(), expected.len(), "{}", self.graph);
                 for (got, expected) in got.iter().zip(expected) {
-                    assert!(is_near(got, expected), "{got:?} is not {expected:?}\n{}", self.graph);
+                    assert!(is_near(got, expected), "{}\n{got:?} is not {expected:?}", self.graph);
                 }
             }
             // Engines need different amounts of memory.
             (Err(got), Err(expected)) if [got, expected].iter().all(|e| e.kind == ErrorKind::ResourceExhausted) => {}
             (Err(got), Err(expected)) => assert_eq!(got.message, expected.message, "{}", self.graph),
-            _ => panic!("{outcome:?} is not {expected:?}\n{}", self.graph),
+            _ => panic!("{}\n{outcome:?} is not {expected:?}", self.graph),
         }
     }
 }

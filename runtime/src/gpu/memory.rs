@@ -249,11 +249,20 @@ impl GpuTensor {
     pub(super) fn bound_bytes(&self) -> u64 {
         self.n_bytes.max(4)
     }
+
+    /// Drops the buffer, so that no other tensor gets it. The tensor must not be used any more.
+    pub(super) fn drop_buffer(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.pool.remove(&buffer);
+        }
+    }
 }
 
 impl Drop for GpuTensor {
     fn drop(&mut self) {
-        self.pool.free(self.buffer.take().expect("a tensor has its buffer until it is dropped"));
+        if let Some(buffer) = self.buffer.take() {
+            self.pool.free(buffer);
+        }
     }
 }
 
@@ -337,6 +346,11 @@ impl BufferPool {
 
     fn free(&self, buffer: wgpu::Buffer) {
         self.lock().add(buffer);
+    }
+
+    /// Forgets a buffer that a tensor had.
+    fn remove(&self, buffer: &wgpu::Buffer) {
+        self.lock().n_allocated -= buffer.size();
     }
 
     /// Returns the bytes of all buffers.

@@ -313,8 +313,13 @@ struct StagedTensor {
 impl Drop for StagedTensor {
     /// Ends the mapping, or the request for it: the pool has no mapped buffers.
     fn drop(&mut self) {
-        if self.is_mapped.is_some() {
-            self.staging.buffer().unmap();
+        let Some(is_mapped) = &self.is_mapped else { return };
+        let is_pending = matches!(is_mapped.try_recv(), Err(TryRecvError::Empty));
+        self.staging.buffer().unmap();
+        if is_pending {
+            // wgpu keeps the place of the request in its queue. It would grant the next request for
+            // this buffer there, before the device has made the copy.
+            self.staging.drop_buffer();
         }
     }
 }
@@ -863,5 +868,42 @@ mod tests {
             queue.call(async move |_| Ok(!has_ended.load(Ordering::SeqCst))).unwrap()
         };
         assert!([1, 10, 100, 1000, 10_000].into_iter().any(begins));
+    }
+
+    #[test]
+    fn a_download_that_nobody_waits_for_leaves_later_ones_alone() {
+        let Some(adapter) = adapter_for_test() else { return };
+        let queue = GpuQueue::open("/gpu:0".parse().unwrap(), &adapter).unwrap();
+        let ended = AtomicBool::new(false);
+        let download_all = || {
+            queue.call(async |recorder| {
+                let [from, to] = [recorder.tensor(1 << 20)?, recorder.tensor(1 << 20)?];
+                let word = TensorType::new(DType::U32, []);
+                // The device still works when the first download is dropped and the second begins.
+                let download = |value: u32, n_copies: usize| {
+                    let value = recorder.upload(&HostTensor::scalar(value))?;
+                    (0..n_copies).for_each(|_| recorder.copy(&from, &to));
+                    recorder.begin_download(&[(&value, &word)])
+                };
+                for value in 0..3000 {
+                    drop(download(2 * value, 4)?);
+                    let known = recorder.end_download(download(2 * value + 1, 16)?).await?;
+                    assert_eq!(known[0].data::<u32>(), [2 * value + 1]);
+                }
+                Ok(())
+            })
+        };
+        let downloaded = std::thread::scope(|scope| {
+            // Each other job lets the thread look whether copies have arrived.
+            scope.spawn(|| {
+                while !ended.load(Ordering::SeqCst) {
+                    queue.call(async |_| Ok(())).unwrap();
+                }
+            });
+            let downloaded = download_all();
+            ended.store(true, Ordering::SeqCst);
+            downloaded
+        });
+        downloaded.unwrap();
     }
 }
