@@ -16,8 +16,7 @@ use tokio::time::Instant;
 /// A body that is being received.
 pub(super) struct IncomingBody {
     head: Bytes,
-    /// The memory, unless it is a test or dropped. It grows when a chunk begins: while more is
-    /// cleared at a time, the other side has to wait.
+    /// The memory, unless it is a test or dropped.
     body: Option<BodyBuffer>,
     /// Counts the bytes as they arrive.
     counter: Option<Arc<AtomicU64>>,
@@ -221,9 +220,6 @@ impl IncomingBodies {
             if end > body.read + self.window {
                 return Err(format!("chunk {} of transfer {} arrived too early", header.chunk, header.transfer));
             }
-            if let Some(memory) = &mut body.body {
-                memory.grow_to(end as usize);
-            }
             return Ok(true);
         }
         match self.has_begun(header.transfer) && !self.waiting.contains(&header.transfer) {
@@ -246,7 +242,7 @@ impl IncomingBodies {
             counter.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         }
         if let Some(body) = &mut incoming.body {
-            body.bytes_mut()[at as usize..][..bytes.len()].copy_from_slice(bytes);
+            body.write(at as usize, bytes);
         }
     }
 
