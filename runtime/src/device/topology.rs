@@ -75,6 +75,14 @@ impl LinkSpeed {
 
     /// The assumed link between a GPU and another device: a bus, and a thread that waits.
     pub(crate) const GPU: LinkSpeed = LinkSpeed { bandwidth: 8e9, latency: 30e-6 };
+
+    /// Returns the speed with both numbers rounded to powers of two, so that two measurements of a
+    /// link mostly place a graph alike.
+    #[cfg(feature = "peers")]
+    pub(crate) fn rounded(self) -> LinkSpeed {
+        let round = |x: f64| x.log2().round().exp2();
+        LinkSpeed { bandwidth: round(self.bandwidth), latency: round(self.latency) }
+    }
 }
 
 /// The devices of a session and the links between them.

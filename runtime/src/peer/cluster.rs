@@ -11,7 +11,7 @@
 //!   dropped are released with the next event, at the latest with the next heartbeat.
 //! - K3. A peer that was lost is connected again when something needs it, once for each call.
 
-use super::net::{Link, LinkReport, NetOptions, NodeKey, Profile};
+use super::net::{Link, LinkReport, LinkTestKind, NetOptions, NodeKey, Profile};
 use super::node::{Node, key_of, lock, number_of};
 use super::origins::Origins;
 use super::participant;
@@ -50,8 +50,9 @@ pub(crate) struct ClusterOptions {
     pub(crate) peers: Vec<PeerAddress>,
     pub(crate) profile: Profile,
     pub(crate) failure_timeout: Duration,
-    /// Whether links are measured for placement.
-    pub(crate) measure: bool,
+    /// How links are tested for placement. The links between peers are tested thoroughly or not at
+    /// all.
+    pub(crate) link_tests: Option<LinkTestKind>,
     #[cfg(feature = "testing")]
     pub(crate) before_decisions: DecisionHook,
 }
@@ -76,7 +77,7 @@ impl Default for ClusterOptions {
             peers: Vec::new(),
             profile: Profile::default(),
             failure_timeout: Duration::from_secs(10),
-            measure: false,
+            link_tests: Some(LinkTestKind::Brief),
             #[cfg(feature = "testing")]
             before_decisions: DecisionHook::default(),
         }
@@ -300,16 +301,15 @@ impl PeerCluster {
         lock(&self.state).hellos.get(&node).cloned()
     }
 
-    /// Measures the link to a peer.
-    pub(super) fn test_link(&self, process: ProcessId) -> Result<LinkReport> {
+    /// Tests the link to a peer.
+    pub(super) fn test_link(&self, process: ProcessId, kind: LinkTestKind) -> Result<LinkReport> {
         let number = lock(&self.state).caller.link(ProcessNumber(process.0));
         let link: Option<Link> = number.and_then(|number| self.node.link(number));
         let link = link.ok_or_else(|| {
-            let message =
-                format!("the link to {} was lost before it was measured", self.name(ProcessNumber(process.0)));
+            let message = format!("the link to {} was lost before it was tested", self.name(ProcessNumber(process.0)));
             Diagnostic::new(message).of_kind(ErrorKind::Unavailable)
         })?;
-        self.node.net().test_link(&link)
+        self.node.net().test_link(&link, kind)
     }
 
     /// Lets a peer measure its link to another.

@@ -67,6 +67,7 @@ pub use address::PeerAddress;
 pub(crate) use cluster::ClusterOptions;
 #[cfg(feature = "testing")]
 pub(crate) use cluster::DecisionHook;
+pub(crate) use net::LinkTestKind;
 pub use net::{JoinToken, LinkReport, NodeId, NodeKey, Profile};
 pub use serve::{Peer, PeerOptions, PeerStatus, QueueStatus, SharedStatus};
 pub(crate) use session::RemoteDevices;

@@ -1,7 +1,7 @@
 //! A process that offers its devices to sessions of other processes.
 
 use super::address::PeerAddress;
-use super::net::{JoinToken, LinkReport, Net, NetOptions, NodeId, NodeKey, Profile};
+use super::net::{JoinToken, LinkReport, LinkTestKind, Net, NetOptions, NodeId, NodeKey, Profile};
 use super::node::Node;
 use super::proto::frame::{DeviceEntry, GpuLimits, Hello, StatusReport};
 use super::proto::host::HostLimits;
@@ -456,7 +456,7 @@ impl PeerStatus {
             let help = format!("it knows {} from a session only: allow the key there", key.id());
             return Err(Diagnostic::new(message).of_kind(ErrorKind::Unavailable).help(help));
         }
-        let report = if tests_link { Some(node.net().test_link(&link)?) } else { None };
+        let report = if tests_link { Some(node.net().test_link(&link, LinkTestKind::Thorough)?) } else { None };
         let shared = shared.into_iter().map(|entry| SharedStatus {
             name: printable(&entry.name),
             ty: printable(&entry.ty),

@@ -9,6 +9,7 @@
 //! - S3. A panic in a program of another process ends its step or its loading with an error, and
 //!   nothing else.
 
+use super::net::LinkTestKind;
 use super::node::{Node, lock, priority};
 use super::notices::Notices;
 use super::participant::{self, Advanced, Participation, RunningStep};
@@ -284,7 +285,7 @@ impl Server {
     fn test_link(&self, link: LinkNumber) -> Result<TestedSpeed> {
         let lost = || Diagnostic::new("the link was lost").of_kind(ErrorKind::Unavailable);
         let node = self.node().ok_or_else(lost)?;
-        let report = node.net().test_link(&node.link(link).ok_or_else(lost)?)?;
+        let report = node.net().test_link(&node.link(link).ok_or_else(lost)?, LinkTestKind::Thorough)?;
         Ok(TestedSpeed { latency: report.latency().as_secs_f64(), bandwidth: report.bandwidth() })
     }
 

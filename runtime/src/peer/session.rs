@@ -2,7 +2,7 @@
 
 use super::address::PeerAddress;
 use super::cluster::{ClusterOptions, PeerCluster, ValuesAt};
-use super::net::LinkReport;
+use super::net::{LinkReport, LinkTestKind};
 use super::program::{ProgramDevice, ProgramSpec, name_of_device};
 use super::proto::frame::ProcessNumber;
 use super::remote_device::RemoteDevice;
@@ -30,14 +30,14 @@ pub(crate) struct RemoteDevices {
     links: Vec<LinkSpeed>,
     /// The links between peers that were measured. The first has the lower number.
     between: BTreeMap<[ProcessId; 2], LinkSpeed>,
-    /// The tests of the links to the peers when the session was created, if they were measured.
+    /// The tests of the links to the peers when the session was created, unless they were assumed.
     reports: Vec<LinkReport>,
 }
 
 impl RemoteDevices {
     /// Connects to the peers of a session.
     pub(crate) fn connect(options: ClusterOptions) -> Result<RemoteDevices> {
-        let measure = options.measure;
+        let link_tests = options.link_tests;
         let names: Vec<PeerAddress> = options.peers.clone();
         let cluster = PeerCluster::connect(options)?;
         let (mut infos, mut links, mut reports) = (Vec::new(), Vec::new(), Vec::new());
@@ -66,19 +66,19 @@ impl RemoteDevices {
                 let [flops, bandwidth, launch] = rates;
                 infos.push((process, DeviceInfo { name, flops, bandwidth, launch }, limits));
             }
-            links.push(match measure {
-                true => {
-                    let report = cluster.test_link(process)?;
+            links.push(match link_tests {
+                Some(kind) => {
+                    let report = cluster.test_link(process, kind)?;
                     let speed = LinkSpeed { bandwidth: report.bandwidth(), latency: report.latency().as_secs_f64() };
                     reports.push(report);
-                    speed
+                    if kind == LinkTestKind::Brief { speed.rounded() } else { speed }
                 }
-                false => LinkSpeed::PEER,
+                None => LinkSpeed::PEER,
             });
         }
         let mut between = BTreeMap::new();
         let ends = (1..=cluster.len() as u32).flat_map(|j| (1..j).map(move |i| [ProcessId(i), ProcessId(j)]));
-        for ends in ends.filter(|_| measure) {
+        for ends in ends.filter(|_| link_tests == Some(LinkTestKind::Thorough)) {
             // Placement estimates a link that cannot be measured now.
             if let Ok(speed) = cluster.test_link_between(ends) {
                 between.insert(ends, speed);
@@ -113,7 +113,8 @@ impl RemoteDevices {
 
     /// Tests the link to each peer, in order.
     pub(crate) fn test_links(&self) -> Result<Vec<LinkReport>> {
-        (1..=self.cluster.len() as u32).map(|process| self.cluster.test_link(ProcessId(process))).collect()
+        let processes = (1..=self.cluster.len() as u32).map(ProcessId);
+        processes.map(|process| self.cluster.test_link(process, LinkTestKind::Thorough)).collect()
     }
 
     /// Returns the settings of the network, and a warning if the system grants less.
@@ -207,8 +208,14 @@ mod tests {
             let links = [link(0, 1), link(1, 0)];
             Ok((session, links))
         };
-        let (_, assumed) = link_of(Session::builder())?;
-        assert_eq!(assumed, [LinkSpeed::PEER; 2]);
+        let (session, assumed) = link_of(Session::builder().measure_devices(false))?;
+        assert_eq!((assumed, session.link_reports().len()), ([LinkSpeed::PEER; 2], 0));
+        // By default, placement sees what a brief test has found, rounded.
+        let (session, [brief, back]) = link_of(Session::builder())?;
+        let [report] = session.link_reports() else { panic!("there is one link") };
+        assert_eq!((brief, back), (brief.rounded(), brief));
+        assert!((0.7..1.42).contains(&(brief.bandwidth / report.bandwidth())), "{brief:?} {report}");
+        assert!((0.7..1.42).contains(&(brief.latency / report.latency().as_secs_f64())), "{brief:?} {report}");
         let (session, measured) = link_of(Session::builder().measure_devices(true))?;
         for link in measured {
             assert_ne!(link, LinkSpeed::PEER);

@@ -89,7 +89,7 @@ pub struct SessionBuilder {
     files: Option<Arc<dyn TensorFiles>>,
     cpus: Option<usize>,
     threads: Option<usize>,
-    measure: bool,
+    measure: Option<bool>,
     simulated: Option<Vec<SimulatedDevice>>,
     /// The devices beside the CPUs.
     others: Vec<Arc<dyn DeviceSource>>,
@@ -257,11 +257,16 @@ impl SessionBuilder {
     /// Sets whether the speed of several CPU devices is measured, which takes some tens of
     /// milliseconds when the session is created. It has no effect on CPUs of a session with GPUs.
     /// The links to peers and between them are measured, too, which takes a fraction of a second
-    /// for each; `Session::link_reports` says what was found.
+    /// for each.
     ///
-    /// By default, placement assumes cores of a typical machine. A measured session may place a
-    /// function differently than another session on the same machine, and so round sums in another
-    /// order. [`Function::explain`] shows the rates.
+    /// By default, placement assumes cores of a typical machine, and only the links to peers are
+    /// tested, which takes some tens of milliseconds for each within a local network and few
+    /// seconds over a slow one. With `false`, they are not, and a local network of 10 Gbit/s is
+    /// assumed. `Session::link_reports` says what was found.
+    ///
+    /// A measured session may place a function differently than another session on the same
+    /// machine, and so round sums in another order. This is unlikely by default, as placement
+    /// rounds the rates of the brief test. [`Function::explain`] shows the rates.
     ///
     /// ```
     /// use anabranch::Session;
@@ -271,7 +276,7 @@ impl SessionBuilder {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn measure_devices(self, measure: bool) -> SessionBuilder {
-        SessionBuilder { measure, ..self }
+        SessionBuilder { measure: Some(measure), ..self }
     }
 
     /// Uses simulated devices instead of those of this machine. Values are right, and
@@ -474,7 +479,7 @@ impl SessionBuilder {
             limit: self.threads,
             simulated: self.simulated.as_deref().unwrap_or_default(),
             others: &self.others,
-            measure: self.measure,
+            measure: self.measure == Some(true),
         };
         let devices = Devices::new(
             of_machine,
@@ -507,7 +512,12 @@ impl SessionBuilder {
             let message = "a session cannot have both peers and simulated devices, because their clocks differ";
             return Err(Diagnostic::new(message).help("remove the call of `simulated`"));
         }
-        let options = crate::peer::ClusterOptions { measure: self.measure, ..self.cluster.clone() };
+        let link_tests = match self.measure {
+            None => Some(crate::peer::LinkTestKind::Brief),
+            Some(true) => Some(crate::peer::LinkTestKind::Thorough),
+            Some(false) => None,
+        };
+        let options = crate::peer::ClusterOptions { link_tests, ..self.cluster.clone() };
         crate::peer::RemoteDevices::connect(options).map(Some)
     }
 }
@@ -583,9 +593,8 @@ impl Session {
     /// Tests how fast the links to the peers are, in the order of the peers, each with a verdict.
     /// Takes a fraction of a second for each on a fast network. Without peers there are none.
     ///
-    /// Placement uses what was measured when the session was created, if
-    /// [`measure_devices`](SessionBuilder::measure_devices) was set, and assumes a local network of
-    /// 10 Gbit/s otherwise.
+    /// Placement uses what was found when the session was created, as
+    /// [`measure_devices`](SessionBuilder::measure_devices) says.
     ///
     /// # Errors
     /// Fails if a link is lost, or takes too long.
@@ -602,8 +611,8 @@ impl Session {
     }
 
     /// Returns how fast the links to the peers were when the session was created, in the order of
-    /// the peers, each with a verdict. Without
-    /// [`measure_devices`](SessionBuilder::measure_devices) there are none.
+    /// the peers, each with a verdict. With
+    /// [`measure_devices(false)`](SessionBuilder::measure_devices) there are none.
     #[cfg(feature = "peers")]
     pub fn link_reports(&self) -> &[crate::peers::LinkReport] {
         self.devices.remote.as_ref().map_or(&[], crate::peer::RemoteDevices::reports)

@@ -5,7 +5,7 @@ use super::connect_error::{Attempt, in_words};
 use super::driving::SharedRuntime;
 use super::key::{NodeId, NodeKey};
 use super::link::{Established, Link, LinkId, canonical, lock};
-use super::link_test::LinkReport;
+use super::link_test::{LinkReport, LinkTestKind};
 use super::lookout::Lookout;
 use super::probe::is_refused;
 use super::profile::NetSettings;
@@ -233,14 +233,14 @@ impl Net {
     /// # Errors
     ///
     /// If the link ends meanwhile.
-    pub(crate) fn test_link(&self, link: &Link) -> Result<LinkReport> {
+    pub(crate) fn test_link(&self, link: &Link, kind: LinkTestKind) -> Result<LinkReport> {
         if thread::current().id() == self.thread_id {
             return Err(Diagnostic::new("the network thread cannot wait for a test").of_kind(ErrorKind::Internal));
         }
         let (done, result) = mpsc::sync_channel(1);
         let (link, buffers) = (link.clone(), self.core.buffers);
         self.core.runtime.spawn(async move {
-            let _ = done.send(link.test(buffers).await);
+            let _ = done.send(link.test(kind, buffers).await);
         });
         result.recv().unwrap_or_else(|_| Err(shut_down()))
     }

@@ -16,14 +16,41 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-/// The length of the first test body.
-const FIRST_TEST: u64 = 64 << 10;
+/// How exact the test of a link is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkTestKind {
+    /// Takes about ten round trips and ten milliseconds. The rates of fast links are found too low.
+    Brief,
+    /// Takes a fraction of a second on a fast network.
+    Thorough,
+}
 
-/// How long a test body should take, in addition to some round trips.
-const LONG_ENOUGH: Duration = Duration::from_millis(100);
+impl LinkTestKind {
+    /// Returns the number of pings, of which the fastest counts.
+    fn n_pings(self) -> usize {
+        match self {
+            LinkTestKind::Brief => 4,
+            LinkTestKind::Thorough => 16,
+        }
+    }
 
-/// The number of pings, of which the fastest counts.
-const PINGS: usize = 16;
+    /// Returns the lengths of the first test body and of the longest.
+    fn lengths(self, profile: Profile) -> [u64; 2] {
+        match (self, profile) {
+            (LinkTestKind::Brief, _) => [4 << 10, 4 << 20],
+            (LinkTestKind::Thorough, Profile::Wan) => [64 << 10, 4 << 20],
+            (LinkTestKind::Thorough, _) => [64 << 10, 16 << 20],
+        }
+    }
+
+    /// Returns how long a test body should take.
+    fn long_enough(self, round_trip: Duration) -> Duration {
+        match self {
+            LinkTestKind::Brief => Duration::from_millis(3) + round_trip,
+            LinkTestKind::Thorough => Duration::from_millis(100) + 4 * round_trip,
+        }
+    }
+}
 
 /// The maximum length of a test body that another node may ask for.
 const MAX_TEST: u64 = 64 << 20;
@@ -184,9 +211,8 @@ impl fmt::Display for LinkReport {
 }
 
 impl Link {
-    /// Tests the link. Takes a fraction of a second on a fast network, and a multiple of the
-    /// failure timeout at most.
-    pub(super) async fn test(&self, buffers: SocketBuffers) -> Result<LinkReport> {
+    /// Tests the link. Takes a multiple of the failure timeout at most.
+    pub(super) async fn test(&self, kind: LinkTestKind, buffers: SocketBuffers) -> Result<LinkReport> {
         // The other side serves one test at a time.
         let _turn = self.0.testing.lock().await;
         let is_served = !lock(&self.0.tests).requested.is_empty();
@@ -196,15 +222,15 @@ impl Link {
             return Err(Diagnostic::new(message).of_kind(ErrorKind::Unavailable));
         }
         let profile = self.0.settings.profile;
-        let most: u64 = if profile == Profile::Wan { 4 << 20 } else { 16 << 20 };
+        let [first, most] = kind.lengths(profile);
         let mut round_trip = Duration::MAX;
-        for _ in 0..PINGS {
+        for _ in 0..kind.n_pings() {
             round_trip = round_trip.min(self.ping().await?);
         }
         // The first bodies find out how long a body must be, and let QUIC find out how much the
         // network takes at a time.
-        let long_enough = LONG_ENOUGH + 4 * round_trip;
-        let mut bytes = FIRST_TEST;
+        let long_enough = kind.long_enough(round_trip);
+        let mut bytes = first;
         while self.send_test(bytes).await? < long_enough && bytes < most {
             bytes = (4 * bytes).min(most);
         }

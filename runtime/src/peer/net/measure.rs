@@ -8,7 +8,7 @@ use super::super::body::BodyBuffer;
 use super::AdmittedBody;
 use super::bare::BareQuic;
 use super::profile::NetSettings;
-use super::{Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey, Profile};
+use super::{Link, LinkLost, LinkTestKind, Net, NetEvents, NetOptions, NodeId, NodeKey, Profile};
 use bytes::Bytes;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -162,5 +162,5 @@ fn links_beside_bare_quic() {
     }
     let stats = link.stats();
     println!("{stats:?}");
-    println!("{}", client.test_link(&link).unwrap());
+    println!("{}", client.test_link(&link, LinkTestKind::Thorough).unwrap());
 }

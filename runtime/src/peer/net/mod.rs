@@ -69,6 +69,7 @@ pub(crate) use endpoint::Net;
 pub use key::{NodeId, NodeKey};
 pub(crate) use link::{FrameLane, Link, LinkStats};
 pub use link_test::LinkReport;
+pub(crate) use link_test::LinkTestKind;
 pub use profile::Profile;
 pub use token::JoinToken;
 #[cfg(feature = "testing")]

@@ -1,8 +1,8 @@
 //! Bodies: all lengths, both directions, order and limits.
 
 use super::*;
-use crate::peer::net::BodyPurpose;
 use crate::peer::net::wire::CHUNK;
+use crate::peer::net::{BodyPurpose, LinkTestKind};
 use bytes::Bytes;
 
 #[test]
@@ -140,7 +140,7 @@ fn both_sides_of_a_link_can_test_it_at_once() {
     let (client, server, there, back) = linked_pair();
     std::thread::scope(|scope| {
         let ends = [(&client.net, &there), (&server.net, &back), (&client.net, &there), (&server.net, &back)];
-        let tests = ends.map(|(net, link)| scope.spawn(move || net.test_link(link)));
+        let tests = ends.map(|(net, link)| scope.spawn(move || net.test_link(link, LinkTestKind::Thorough)));
         for test in tests {
             let report = test.join().expect("a test does not panic").expect("the link is up");
             assert!(report.sent_per_second > 0.0 && report.received_per_second > 0.0, "{report}");

@@ -1,6 +1,7 @@
 //! Frames, their order, and the ends of links.
 
 use super::*;
+use crate::peer::net::LinkTestKind;
 use crate::peer::net::wire::MAX_FRAME;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -171,20 +172,20 @@ fn a_sender_that_waits_for_room_keeps_the_link() {
 #[test]
 fn a_link_test_measures_both_directions() {
     let (client, server, there, back) = linked_pair();
-    let report = client.net.test_link(&there).unwrap();
+    let report = client.net.test_link(&there, LinkTestKind::Thorough).unwrap();
     assert!(report.latency() > Duration::ZERO && report.bandwidth() > 0.0);
     assert!(report.sent_per_second > 0.0 && report.received_per_second > 0.0);
     assert!(report.to_string().contains(&report.verdict()));
     // Both sides may test at the same time.
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| server.net.test_link(&back));
-        client.net.test_link(&there).unwrap();
+        let other = scope.spawn(|| server.net.test_link(&back, LinkTestKind::Thorough));
+        client.net.test_link(&there, LinkTestKind::Thorough).unwrap();
         other.join().unwrap().unwrap();
     });
     // The layer above sees nothing of it.
     assert!(client.events.try_recv().is_err());
     there.close(CloseCode(300), "");
-    assert!(client.net.test_link(&there).is_err());
+    assert!(client.net.test_link(&there, LinkTestKind::Thorough).is_err());
 }
 
 #[test]
