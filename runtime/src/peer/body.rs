@@ -64,9 +64,9 @@ impl BodyBuffer {
             let end = at.checked_add(bytes.len()).filter(|&end| end <= memory.capacity() * size_of::<T>());
             let end = end.expect("the memory has room for the bytes");
             let start = memory.as_mut_ptr().cast::<u8>();
-            // SAFETY: `end` is at most the capacity of the vector in bytes, and `filled` is, too. So
-            // all that is written is within its allocation, which is not that of `bytes`: the vector
-            // is borrowed mutably.
+            // SAFETY: `end` and `filled` are at most the capacity of the vector in bytes. So all
+            // that is written is within its allocation. `bytes` is not, as the vector is borrowed
+            // mutably.
             unsafe {
                 if at > *filled {
                     start.add(*filled).write_bytes(0, at - *filled);
@@ -74,9 +74,9 @@ impl BodyBuffer {
                 start.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             }
             *filled = end.max(*filled);
-            // SAFETY: The first `filled` bytes are within the capacity and initialized: those before
-            // as the type promises, those up to `at` just now, and the rest, too. All bits are valid
-            // elements, as `T` is `Pod`.
+            // SAFETY: The first `filled` bytes are within the capacity and initialized: those of
+            // before as the type promises, those up to `at` just now, and the rest, too. All bits
+            // are valid elements, as `T` is `Pod`.
             unsafe { memory.set_len(*filled / size_of::<T>()) };
         }
         let filled = &mut self.filled;
