@@ -4,7 +4,8 @@
 use anabranch::nn::Embedding;
 use anabranch::optim::{AdaGrad, Adam, Optimizer, Sgd, model_gradients};
 use anabranch::prelude::*;
-use anabranch::{DType, TensorType};
+use anabranch::{DType, TensorType, gradients};
+use std::sync::{Arc, Mutex};
 
 const ENTRIES: usize = 1000;
 const SIZE: usize = 4;
@@ -239,4 +240,58 @@ fn look_ups_in_a_loop_add_rows_in_each_iteration() {
         session.get(&table.table).unwrap().to_vec()
     });
     assert_eq!(outcomes[0], outcomes[1]);
+}
+
+#[test]
+fn an_index_that_is_out_of_range_fails_before_a_later_print() {
+    #[graph]
+    fn looked_up(table: Tensor, ids: Tensor<i32>) -> Tensor {
+        let rows = table.take(ids, 0);
+        println!("after the lookup of {}", ids);
+        (rows * 2.0 + 1.0).sum_axis(1)
+    }
+    let run = |interpreted: bool, ids: [i32; 2]| {
+        let log = Arc::new(Mutex::new(String::new()));
+        let to = log.clone();
+        let print_to = move |_, text: &str| to.lock().unwrap().push_str(text);
+        let session = Session::builder().interpreted(interpreted).print_to(print_to).build().unwrap();
+        let rows = session.function(looked_up).unwrap().call((whole([4, 3]), ids));
+        let printed = log.lock().unwrap().clone();
+        (rows.map(|rows| rows.to_vec()), printed)
+    };
+    for ids in [[0, 3], [1, 4], [-1, 0]] {
+        let (rows, printed) = run(false, ids);
+        assert_eq!((&rows, &printed), (&run(true, ids).0, &run(true, ids).1));
+        assert_eq!(rows.is_ok(), !printed.is_empty(), "{rows:?} after {printed}");
+    }
+}
+
+#[test]
+fn bags_of_rows_are_looked_up_in_maps_and_loops() {
+    #[graph]
+    fn bags(table: Tensor, bags: Tensor<i32>, by: Tensor) -> (Tensor, Tensor, Tensor) {
+        let sums = map(bags, |ids| (table.take(ids, 0) * by).sum_axis(0));
+        let (mut total, mut changed) = (by, table);
+        for i in range(0..3) {
+            let rows = changed.take(bags.row(i), 0);
+            changed = changed.scatter_add(bags.row(i), by, 0);
+            total = rows * 0.5 + total;
+        }
+        (sums, total, gradients((table.take(bags.row(1), 0) * by).square().sum(), table))
+    }
+    let table: Array<f32> = whole([7, 40]);
+    let of = |rows: [[i32; 4]; 3]| Array::new([3, 4], rows.concat());
+    for rows in
+        [[[0, 1, 6, 1], [2, 2, 2, 2], [5, 4, 3, 0]], [[0, 1, 2, 3], [0, 7, 0, 0], [0; 4]], [[0; 4], [0; 4], [-3; 4]]]
+    {
+        let run = |interpreted| {
+            let session = Session::builder().interpreted(interpreted).build().unwrap();
+            session.function(bags).unwrap().call((&table, of(rows), whole([4, 40])))
+        };
+        match (run(false), run(true)) {
+            (Ok(a), Ok(b)) => assert_eq!(a, b),
+            (Err(a), Err(b)) => assert_eq!(a, b),
+            (a, b) => panic!("{a:?} and {b:?}"),
+        }
+    }
 }

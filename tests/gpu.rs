@@ -113,6 +113,39 @@ fn elements_are_read_and_written_at_indices_there() -> Outcome {
 }
 
 #[test]
+fn shaders_read_tables_through_indices() -> Outcome {
+    fn model(table: Tensor, ids: Tensor<i32>, others: Tensor<i32>, x: Tensor) -> (Tensor, Tensor, Tensor) {
+        let rows = table.take(ids, 0) * x + x;
+        let other_rows = table.take(others, 0);
+        let centered = other_rows - other_rows.mean_keepdim(1);
+        let columns = table.transpose(0, 1).flip(1).take(ids, 1).transpose(0, 1) * x;
+        (rows, centered, columns.sum_axis(1))
+    }
+    let Some(session) = session(1)? else { return Ok(()) };
+    let there = session.function(|table, ids, others, x| on("/gpu:0", || model(table, ids, others, x)))?;
+    let here = Session::new()?.function(model)?;
+    let (table, x) = (Array::new([7, 5], numbers(35)), Array::new([4, 5], numbers(20)));
+    let of = |ids: [i32; 4]| Array::new([4], ids.to_vec());
+    for (ids, others) in [([0, 6, 3, 3], [1, 2, 5, 0]), ([0, 7, 1, 1], [-1; 4]), ([0; 4], [0, 1, i32::MIN, 9])] {
+        match (there.call((&table, of(ids), of(others), &x)), here.call((&table, of(ids), of(others), &x))) {
+            (Ok(a), Ok(b)) => {
+                assert_near(&a.0, &b.0);
+                assert_near(&a.1, &b.1);
+                assert_near(&a.2, &b.2);
+            }
+            (Err(a), Err(b)) => assert_eq!((a.kind, &a.message, a.loc()), (b.kind, &b.message, b.loc())),
+            (a, b) => panic!("{a:?} and {b:?}"),
+        }
+    }
+    let arguments = || (&table, of([0; 4]), of([1; 4]), &x);
+    assert_only_on_a_gpu(&there.profile(arguments())?.1);
+    // A shader for each result, beside the checks of indices, which have none.
+    let text = there.explain(Arguments::of::<(Tensor, Tensor<i32>, Tensor<i32>, Tensor)>(arguments()).signature())?;
+    assert_eq!(n_shaders(&text), 3, "{text}");
+    Ok(())
+}
+
+#[test]
 fn the_first_failed_check_of_a_program_is_its_error() -> Outcome {
     #[graph]
     fn model(x: Tensor<i32>, ids: Tensor<i32>) -> (Tensor<i32>, Tensor<i32>) {

@@ -37,6 +37,7 @@ mod lanes;
 mod layers;
 mod lists;
 mod lists_in_place;
+mod lookups;
 mod loop_gradients;
 mod loop_state;
 mod losses;

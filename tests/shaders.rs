@@ -193,8 +193,13 @@ const LARGEST_PRODUCT: usize = 1 << 17;
 fn check_results(graph: &Graph, kernel: &FusedKernel, shader: &KernelShader) {
     let n_inputs = shader.bindings.len() - kernel.outputs.len();
     let ty = |value: Value| graph.ty(value).element();
+    // Indices are checked before.
+    let end = |value: Value| {
+        let indexed = kernel.inputs.iter().filter_map(|input| input.indexed);
+        indexed.filter(|indexed| kernel.inputs[indexed.indices].value == value).map(|indexed| indexed.extent).min()
+    };
     let tensors: Vec<HostTensor> =
-        shader.bindings[..n_inputs].iter().enumerate().map(|(i, &value)| arbitrary(ty(value), i)).collect();
+        shader.bindings[..n_inputs].iter().enumerate().map(|(i, &value)| arbitrary(ty(value), i, end(value))).collect();
     let tensor = |value: Value| {
         let i = shader.bindings.iter().position(|&v| v == value).expect("every input has a binding");
         &tensors[i]
@@ -224,11 +229,12 @@ fn check_results(graph: &Graph, kernel: &FusedKernel, shader: &KernelShader) {
     }
 }
 
-/// Returns a tensor of a type, with small numbers.
-fn arbitrary(ty: &TensorType, seed: usize) -> HostTensor {
+/// Returns a tensor of a type, with small numbers, or with indices below `end`.
+fn arbitrary(ty: &TensorType, seed: usize, end: Option<usize>) -> HostTensor {
     let shape = ty.shape.known().expect("the shapes of a kernel are known");
     let n = shape.iter().product();
-    let numbers: Vec<i32> = (0..n).map(|i| (i * 37 + seed * 11) as i32 % 41 - 20).collect();
+    let numbers = (0..n).map(|i| (i * 37 + seed * 11) as i32 % 41 - 20);
+    let numbers: Vec<i32> = numbers.map(|x| end.map_or(x, |end| x.rem_euclid(end as i32))).collect();
     match ty.dtype {
         DType::F32 => HostTensor::new(shape, numbers.into_iter().map(|i| i as f32 * 0.1).collect::<Vec<f32>>()),
         DType::I32 => HostTensor::new(shape, numbers),
@@ -503,7 +509,7 @@ fn softmax(rows: usize, columns: usize) -> (Graph, FusedKernel) {
     let reduce = |name: &str, of: usize, by: Combiner| {
         stage(name, StageWork::Reduce { over, by }, &[StageSource::Stage(of)], row)
     };
-    let input = |name: &str, map: &[Coord]| KernelInput { value: value(name), map: Some(map.to_vec()) };
+    let input = |name: &str, map: &[Coord]| KernelInput::at(value(name), map.to_vec());
     use StageSource::{Input, Stage};
     let kernel = FusedKernel {
         axes: vec![rows, columns],

@@ -334,7 +334,8 @@ impl Interp<'_> {
         let fusion = self.run_context.fusion.filter(|_| !self.options.check_finite);
         for &node in &graph.region(region).nodes {
             match fusion.map_or(NodeRole::Alone, |fusion| fusion.role(node)) {
-                NodeRole::Alone => self.node(node)?,
+                // A check computes the lookup, which fails if an index is out of range.
+                NodeRole::Alone | NodeRole::Check => self.node(node)?,
                 NodeRole::Inside => {}
                 NodeRole::Kernel(id) => {
                     self.kernel(id)?;

@@ -34,12 +34,36 @@ pub fn view_map(graph: &Graph, node: &NodeData) -> Option<Vec<Coord>> {
 /// of the value. Reshapes and operations other than views end the search, and so do views without
 /// elements, which may begin outside of what they view.
 pub(super) fn through_views(graph: &Graph, mut value: Value, mut map: Vec<Coord>) -> (Value, Vec<Coord>) {
-    while let Some(node) = graph.producer(value)
-        && graph.ty(value).element().shape.known().is_some_and(|shape| !shape.contains(&0))
-        && let Some(view) = view_map(graph, graph.node(node))
-    {
+    while let Some((operand, view)) = view_of(graph, value) {
         map = view.into_iter().map(|coord| coord.of(&map)).collect();
-        value = graph.node(node).operands[0];
+        value = operand;
     }
     (value, map)
+}
+
+/// Returns the operand of a view with elements, and its coordinates.
+fn view_of(graph: &Graph, value: Value) -> Option<(Value, Vec<Coord>)> {
+    let node = graph.node(graph.producer(value)?);
+    graph.ty(value).element().shape.known().filter(|shape| !shape.contains(&0))?;
+    let map = view_map(graph, node)?;
+    Some((node.operands[0], map))
+}
+
+/// Like [`through_views`], for a tensor that is read at an index along an axis: also returns the
+/// axis of the tensor that is found, and the factor of the index in its coordinate. Returns `None`
+/// if a view does not depend on the index along the axis.
+pub(super) fn through_indexed_views(
+    graph: &Graph,
+    mut value: Value,
+    mut map: Vec<Coord>,
+    (mut axis, mut scale): (usize, isize),
+) -> Option<(Value, Vec<Coord>, (usize, isize))> {
+    while let Some((operand, view)) = view_of(graph, value) {
+        let along = |coord: &Coord| coord.term.filter(|(of, _)| *of == axis);
+        let mut depends = view.iter().enumerate().filter_map(|(i, coord)| Some((i, along(coord)?.1)));
+        let (Some((to, factor)), None) = (depends.next(), depends.next()) else { return None };
+        map = view.iter().map(|coord| coord.of(&map)).collect();
+        (value, axis, scale) = (operand, to, scale * factor);
+    }
+    Some((value, map, (axis, scale)))
 }

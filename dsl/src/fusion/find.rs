@@ -17,12 +17,13 @@
 //!
 //! The device is shown each kernel that is found, and one that it does not accept is split.
 //!
-//! Afterwards [`rows`] joins kernels that compute the same rows.
+//! Afterwards [`rows`] joins kernels that compute the same rows, and [`lookups`] lets kernels read
+//! tables through indices.
 
 use super::access::{through_views, varies_along};
 use super::{
     AxisSet, Coord, FusedKernel, Fusion, KernelId, KernelInput, KernelStage, NodeRole, RowLimits, StageSource,
-    StageWork, row_axes, rows,
+    StageWork, lookups, row_axes, rows,
 };
 use crate::ir::{Graph, Node, NodeData, Op, Region, Users, Value, users};
 use crate::ops::{OpClass, Prim, attributes, prim};
@@ -61,11 +62,13 @@ pub trait FusionTarget {
         false
     }
 
-    /// Returns whether the device computes a kernel of several stages as it is.
+    /// Returns whether the device computes a kernel of several stages, or one that reads at
+    /// indices that are data, as it is.
     ///
     /// A kernel that is not accepted is split: its last stage reads in memory what it needs of the
     /// others. Of a kernel of rows, the last part is left out. The device is asked again for what
-    /// remains, unless that is one stage.
+    /// remains, unless that is one stage. Instead of reading at indices, a kernel reads the result
+    /// of the lookup in memory.
     fn accepts(&self, _graph: &Graph, _kernel: &FusedKernel) -> bool {
         true
     }
@@ -158,8 +161,8 @@ impl FusionTarget for FuseEverything {
     }
 }
 
-/// The target that computes every stage, and declines the kernels of several stages that a function
-/// selects.
+/// The target that computes every stage, and declines the kernels that a function selects, of those
+/// that [`FusionTarget::accepts`] is asked about.
 #[derive(Clone, Copy, Debug)]
 pub struct FuseUnless<F>(pub F);
 
@@ -226,10 +229,15 @@ impl Fusion {
             finder.waiting.keys().all(|v| finder.users[v.index()] == Users::Several),
             "an only user takes the value or ends its kernel"
         );
-        match target.rows().filter(|_| target.fuses()) {
+        if !target.fuses() {
+            return finder.fusion;
+        }
+        let mut fusion = match target.rows() {
             Some(limits) => rows::join(graph, target, limits, finder.fusion),
             None => finder.fusion,
-        }
+        };
+        lookups::fold(graph, target, &mut fusion);
+        fusion
     }
 }
 
@@ -558,13 +566,13 @@ impl Finder<'_> {
         self.end(v);
         let map = (0..kernel.axes.len()).map(Coord::axis).collect();
         let (value, map) = through_views(self.graph, v, map);
-        kernel.add_input(KernelInput { value, map: Some(map) })
+        kernel.add_input(KernelInput::at(value, map))
     }
 
     /// Adds an input that is read whole.
     fn read_whole(&mut self, kernel: &mut FusedKernel, value: Value) -> StageSource {
         self.end(value);
-        kernel.add_input(KernelInput { value, map: None })
+        kernel.add_input(KernelInput::whole(value))
     }
 
     /// Ends the kernel of a value if it waits, since the value is needed in memory.
@@ -615,7 +623,7 @@ impl Finder<'_> {
                     // Only the last stage of a kernel that is no kernel of rows removes axes.
                     let map = (0..whole.axes.len()).map(Coord::axis).collect();
                     let value = self.graph.node(whole.stages[s].node).results[0];
-                    kernel.add_input(KernelInput { value, map: Some(map) })
+                    kernel.add_input(KernelInput::at(value, map))
                 }
             };
         }
@@ -634,7 +642,7 @@ impl Finder<'_> {
         let product = stages.next().expect("the product is the first stage");
         let value = self.graph.node(product.node).results[0];
         let map = (0..whole.axes.len()).map(Coord::axis).collect();
-        let result = kernel.add_input(KernelInput { value, map: Some(map) });
+        let result = kernel.add_input(KernelInput::at(value, map));
         let mut alone = FusedKernel { axes: whole.axes, ..FusedKernel::default() };
         let mut stages: Vec<KernelStage> = stages.collect();
         let input = |kernel: &mut FusedKernel, i: usize| kernel.add_input(whole.inputs[i].clone());

@@ -22,6 +22,11 @@
 //! `concat` become coordinates of the tensor that they read. Maps contain no division, so a
 //! reshape, which is free in memory, ends a kernel.
 //!
+//! One coordinate of an input may depend on an element of another input ([`IndexedCoord`]): an
+//! index, as of rows in a table. Such an input is what a lookup in the graph would yield
+//! (`lookups.rs`). Its indices are checked where the lookup is, so errors come from there, in the
+//! order of the graph.
+//!
 //! # Invariants
 //!
 //! [`FusedKernel::verify`] checks that
@@ -32,10 +37,11 @@
 //!   reduces.
 //! - **K3** All coordinates are within the extents of the tensor.
 //! - **K4** A stage that can fail is the only stage of its kernel, so that its error names the
-//!   operation.
+//!   operation, and reads no input at indices.
 //! - **K5** A stage reads earlier stages only. Every stage is read by a later one or is an output.
 //! - **K6** No two outputs are the same value.
 //! - **K7** A product is the first stage, and there is at most one.
+//! - **K8** Indices are integers, which are read by element and not at indices themselves.
 //!
 //! # Kernels of rows
 //!
@@ -51,6 +57,7 @@
 
 mod access;
 mod find;
+mod lookups;
 mod loop_body;
 mod parallel_loop;
 mod print;
@@ -154,6 +161,34 @@ pub struct KernelInput {
     /// The elements that are read, or `None` if a stage reads the whole tensor in an order of its
     /// own: the operand of a product, or the key of random numbers.
     pub map: Option<Vec<Coord>>,
+    /// The coordinate that depends on an element of another input, if there is one.
+    pub indexed: Option<IndexedCoord>,
+}
+
+impl KernelInput {
+    /// Returns an input that is read by element.
+    pub fn at(value: Value, map: Vec<Coord>) -> KernelInput {
+        KernelInput { value, map: Some(map), indexed: None }
+    }
+
+    /// Returns an input that is read whole.
+    pub fn whole(value: Value) -> KernelInput {
+        KernelInput { value, map: None, indexed: None }
+    }
+}
+
+/// A coordinate that depends on an index in another tensor: `scale * index` is added to the
+/// coordinate of the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexedCoord {
+    /// The axis of the coordinate.
+    pub axis: usize,
+    /// The distance between the elements at two adjacent indices.
+    pub scale: isize,
+    /// The input with the indices, which are read at the index of the stage.
+    pub indices: usize,
+    /// The indices are below this extent. Their lookup has checked that.
+    pub extent: usize,
 }
 
 /// The origin of an operand of a stage.
@@ -229,6 +264,19 @@ pub struct FusedKernel {
 }
 
 impl FusedKernel {
+    /// Returns the axes along which the elements vary that are read of an input.
+    pub fn input_along(&self, input: usize) -> AxisSet {
+        let of_map = |input: &KernelInput| input.map.as_deref().map(access::varies_along).unwrap_or_default();
+        let read = &self.inputs[input];
+        let indices = read.indexed.and_then(|indexed| self.inputs.get(indexed.indices));
+        of_map(read).union(indices.map(of_map).unwrap_or_default())
+    }
+
+    /// Returns whether an input is read at indices that are data.
+    pub fn has_indexed(&self) -> bool {
+        self.inputs.iter().any(|input| input.indexed.is_some())
+    }
+
     /// Returns the graph value that an output is.
     pub fn output(&self, graph: &Graph, output: usize) -> Value {
         graph.node(self.stages[self.outputs[output]].node).results[0]
@@ -258,6 +306,9 @@ pub enum NodeRole {
     Inside,
     /// The node is the last one of a kernel, which runs here.
     Kernel(KernelId),
+    /// The node looks up elements, and the kernel that uses them reads them through the indices.
+    /// Only the indices are checked here.
+    Check,
 }
 
 /// The kernels of a graph; see the [module](self).

@@ -1,6 +1,6 @@
 //! The text form of a kernel.
 
-use super::{AxisSet, FusedKernel, StageSource, StageWork};
+use super::{AxisSet, Coord, FusedKernel, StageSource, StageWork};
 use crate::ir::{Graph, Op, Value};
 use std::fmt::{self, Display, Write};
 
@@ -58,6 +58,17 @@ impl Display for KernelText<'_> {
             let mut at = String::new();
             for (i, coord) in map.iter().enumerate() {
                 at.push_str(if i > 0 { ", " } else { "" });
+                if let Some(indexed) = input.indexed.filter(|indexed| indexed.axis == i) {
+                    match indexed.scale {
+                        1 => at.push_str(&inputs[indexed.indices]),
+                        -1 => write!(at, "-{}", inputs[indexed.indices])?,
+                        scale => write!(at, "{scale} {}", inputs[indexed.indices])?,
+                    }
+                    if *coord == Coord::ZERO {
+                        continue;
+                    }
+                    at.push_str(" + ");
+                }
                 match (coord.term, coord.offset) {
                     (None, offset) => write!(at, "{offset}")?,
                     (Some((axis, 1)), 0) => write!(at, "a{axis}")?,

@@ -137,7 +137,7 @@ impl ValueReaders {
             for &node in &data.nodes {
                 match fusion.role(node) {
                     NodeRole::Alone => graph.node(node).operands.iter().for_each(|&v| readers.add(v, node)),
-                    NodeRole::Inside => {}
+                    NodeRole::Inside | NodeRole::Check => {}
                     NodeRole::Kernel(id) => read_by(graph, fusion.kernel(id)).for_each(|v| readers.add(v, node)),
                 }
                 regions.extend(&graph.node(node).regions);
@@ -300,7 +300,7 @@ impl RowFinder<'_> {
         for &node in &graph.region(region).nodes {
             let data = graph.node(node);
             match self.fusion.role(node) {
-                NodeRole::Inside => continue,
+                NodeRole::Inside | NodeRole::Check => continue,
                 NodeRole::Kernel(KernelId(k)) => {
                     self.last_kernel = k as usize;
                     let kernel = self.fusion.kernel(KernelId(k));
@@ -381,7 +381,7 @@ impl RowFinder<'_> {
         let mut kernel = FusedKernel { axes: shape, ..FusedKernel::default() };
         let map = (0..kernel.axes.len()).map(Coord::axis).collect();
         let (value, map) = through_views(self.graph, data.operands[0], map);
-        kernel.inputs.push(KernelInput { value, map: Some(map) });
+        kernel.inputs.push(KernelInput::at(value, map));
         kernel.stages.push(KernelStage { node, work, sources: vec![StageSource::Input(0)], along });
         kernel.outputs.push(0);
         self.member(node, None, kernel, role)
@@ -618,7 +618,7 @@ impl Group {
                             Coord { term, ..*coord }
                         };
                         let map = input.map.as_ref().map(|map| map.iter().map(joined).collect());
-                        kernel.add_input(KernelInput { value: input.value, map })
+                        kernel.add_input(KernelInput { map, ..input.clone() })
                     }
                 })
                 .collect();

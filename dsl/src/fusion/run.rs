@@ -1,10 +1,10 @@
 //! The meaning of a kernel: its stages one after another, over whole tensors.
 
-use super::{AxisSet, Coord, FusedKernel, StageSource, StageWork};
+use super::{AxisSet, Coord, FusedKernel, KernelInput, StageSource, StageWork};
 use crate::ir::{Attrs, Graph, Op, Value};
 use crate::ops::attributes::Reduced;
-use crate::ops::{EvalCx, Prim, has_memory, prim};
-use crate::{Element, HostTensor, Result, TensorType, match_buffer};
+use crate::ops::{EvalCx, Prim, converted, has_memory, prim};
+use crate::{DType, Element, HostTensor, Result, TensorType, match_buffer};
 
 /// Runs a kernel by the reference implementations of its operations, and returns its outputs.
 ///
@@ -23,15 +23,12 @@ pub fn run_kernel<'t>(
         let reduced = stage.work.over();
         let along = stage.along.union(reduced);
         let operand = |source: &StageSource| match *source {
-            StageSource::Input(i) => match &kernel.inputs[i].map {
-                Some(map) => read(kernel, tensor(kernel.inputs[i].value), map, along),
-                None => tensor(kernel.inputs[i].value).clone(),
-            },
+            StageSource::Input(i) => read_input(kernel, i, tensor, along),
             StageSource::Stage(i) => {
                 let from = kernel.stages[i].along;
                 let map: Vec<Coord> = from.iter().map(Coord::axis).collect();
                 let extents: Vec<usize> = from.iter().map(|axis| kernel.axes[axis]).collect();
-                read(kernel, &values[i].reshaped(extents), &map, along)
+                read(kernel, &values[i].reshaped(extents), &map, along, None)
             }
         };
         // An operand may be a broadcast tensor with far more elements than the tensor that it
@@ -65,12 +62,38 @@ pub fn run_kernel<'t>(
     Ok(kernel.outputs.iter().map(|&stage| values[stage].clone()).collect())
 }
 
-/// Returns the elements that a kernel reads of a tensor, along some axes.
-fn read(kernel: &FusedKernel, x: &HostTensor, map: &[Coord], along: AxisSet) -> HostTensor {
-    fn elements<T: Element>(x: &[T], extents: &[usize], strides: &[isize], first: isize) -> Vec<T> {
+/// Returns the elements that a kernel reads of an input, along some axes.
+fn read_input<'t>(
+    kernel: &FusedKernel,
+    input: usize,
+    tensor: &dyn Fn(Value) -> &'t HostTensor,
+    along: AxisSet,
+) -> HostTensor {
+    let KernelInput { value, map, indexed } = &kernel.inputs[input];
+    let Some(map) = map else { return tensor(*value).clone() };
+    let x = tensor(*value);
+    let shifts = indexed.map(|indexed| {
+        let indices = converted(&read_input(kernel, indexed.indices, tensor, along), DType::I64);
+        let stride: usize = x.shape()[indexed.axis + 1..].iter().product();
+        let shift = |&index: &i64| index as isize * indexed.scale * stride as isize;
+        indices.data().iter().map(shift).collect::<Vec<isize>>()
+    });
+    read(kernel, x, map, along, shifts.as_deref())
+}
+
+/// Returns the elements that a kernel reads of a tensor, along some axes. `shifts` are added to the
+/// row-major indices of the elements.
+fn read(kernel: &FusedKernel, x: &HostTensor, map: &[Coord], along: AxisSet, shifts: Option<&[isize]>) -> HostTensor {
+    fn elements<T: Element>(
+        x: &[T],
+        extents: &[usize],
+        strides: &[isize],
+        first: isize,
+        shifts: Option<&[isize]>,
+    ) -> Vec<T> {
         let n: usize = extents.iter().product();
         let at = |mut i: usize| {
-            let mut offset = first;
+            let mut offset = first + shifts.map_or(0, |shifts| shifts[i]);
             for (&n, &stride) in extents.iter().zip(strides).rev() {
                 offset += stride * (i % n) as isize;
                 i /= n;
@@ -90,5 +113,5 @@ fn read(kernel: &FusedKernel, x: &HostTensor, map: &[Coord], along: AxisSet) -> 
         stride *= n as isize;
     }
     let strides: Vec<isize> = along.iter().map(|axis| strides[axis]).collect();
-    match_buffer!(x.buffer(), d => HostTensor::new(extents.clone(), elements(d, &extents, &strides, first)))
+    match_buffer!(x.buffer(), d => HostTensor::new(extents.clone(), elements(d, &extents, &strides, first, shifts)))
 }

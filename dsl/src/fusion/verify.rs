@@ -1,11 +1,10 @@
 //! The check of the invariants of a kernel.
 
-use super::access::varies_along;
 use super::{AxisSet, FusedKernel, StageSource, StageWork};
 use crate::ir::{Graph, Op};
 
 impl FusedKernel {
-    /// Checks the invariants K1 to K7 of the [module](super).
+    /// Checks the invariants K1 to K8 of the [module](super).
     ///
     /// # Errors
     /// Returns the invariant that does not hold, and where.
@@ -13,15 +12,37 @@ impl FusedKernel {
         let shape = |v| graph.ty(v).element().shape.known();
         for (i, input) in self.inputs.iter().enumerate() {
             let Some(extents) = shape(input.value) else { return Err(format!("K3: input {i} has no known shape")) };
-            let Some(map) = &input.map else { continue };
+            let Some(map) = &input.map else {
+                if input.indexed.is_some() {
+                    return Err(format!("K8: input {i} is not read by element"));
+                }
+                continue;
+            };
             if map.len() != extents.len() {
                 return Err(format!("K3: input {i} has {} axes, but {} coordinates", extents.len(), map.len()));
             }
-            for (coord, &extent) in map.iter().zip(&extents) {
+            for coord in map {
                 if coord.term.is_some_and(|(axis, _)| axis >= self.axes.len()) {
                     return Err(format!("K3: input {i} uses an axis that does not exist"));
                 }
-                let is_within = |[low, high]: [isize; 2]| 0 <= low && high < extent as isize;
+            }
+            let indexed = input.indexed;
+            if let Some(indexed) = indexed {
+                let indices = self.inputs.get(indexed.indices).filter(|of| of.map.is_some() && of.indexed.is_none());
+                if !indices.is_some_and(|of| graph.ty(of.value).element().dtype.is_int()) {
+                    return Err(format!("K8: input {i} is not read at integers"));
+                }
+                if indexed.axis >= extents.len() {
+                    return Err(format!("K3: input {i} has no axis {}", indexed.axis));
+                }
+            }
+            for (axis, (coord, &extent)) in map.iter().zip(&extents).enumerate() {
+                let reach = indexed.filter(|indexed| indexed.axis == axis).map_or(0, |indexed| {
+                    indexed.scale.saturating_mul(isize::try_from(indexed.extent).unwrap_or(isize::MAX) - 1)
+                });
+                let is_within = |[low, high]: [isize; 2]| {
+                    0 <= low.saturating_add(reach.min(0)) && high.saturating_add(reach.max(0)) < extent as isize
+                };
                 if !self.axes.contains(&0) && !coord.range(&self.axes).is_none_or(is_within) {
                     return Err(format!("K3: input {i} is read outside of its extents"));
                 }
@@ -42,8 +63,8 @@ impl FusedKernel {
                         return Err(format!("K5: stage {s} reads stage {i}, which is not an earlier one"));
                     }
                     StageSource::Input(i) => match (&self.inputs[i].map, stage.work) {
-                        (Some(map), StageWork::Map | StageWork::Reduce { .. } | StageWork::Rowwise { .. }) => {
-                            varies_along(map)
+                        (Some(_), StageWork::Map | StageWork::Reduce { .. } | StageWork::Rowwise { .. }) => {
+                            self.input_along(i)
                         }
                         (None, StageWork::Product | StageWork::Draw) => AxisSet::default(),
                         _ => return Err(format!("K1: stage {s} does not read input {i} in the way of its work")),
@@ -73,6 +94,9 @@ impl FusedKernel {
             if can_fail && self.stages.len() > 1 {
                 return Err(format!("K4: stage {s} can fail and is not the only stage"));
             }
+            if can_fail && self.has_indexed() {
+                return Err(format!("K4: stage {s} can fail and reads at indices"));
+            }
             if stage.work == StageWork::Product && s > 0 {
                 return Err(format!("K7: stage {s} is a product, but not the first stage"));
             }
@@ -100,7 +124,7 @@ impl FusedKernel {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Coord, FuseEverything, Fusion, KernelInput, KernelStage};
+    use super::super::{Coord, FuseEverything, Fusion, IndexedCoord, KernelInput, KernelStage};
     use super::*;
 
     const SUM_OF_PRODUCT: &str = "graph @f(%x: f32[6, 4], %g: f32[4]) -> f32[6] {
@@ -113,6 +137,12 @@ mod tests {
         %p = matmul %x, %w
         %s = add %p, %y
         return %s
+    }";
+
+    const LOOKUP: &str = "graph @f(%t: f32[9, 4], %ids: i32[6], %x: f32[6, 4]) -> f32[6, 4] {
+        %rows = take %t, %ids {axis=0}
+        %y = mul %rows, %x
+        return %y
     }";
 
     /// Asserts that the check finds an invariant that a change of the only kernel breaks.
@@ -177,11 +207,42 @@ mod tests {
         breaks(SUM_OF_PRODUCT, "K6", |k| k.outputs.push(2));
     }
 
+    /// Changes how a kernel reads at indices.
+    fn index(kernel: &mut FusedKernel) -> &mut IndexedCoord {
+        kernel.inputs[0].indexed.as_mut().expect("the table is read at indices")
+    }
+
+    #[test]
+    fn indices_are_integers_that_are_read_by_element() {
+        breaks(LOOKUP, "K8", |k| index(k).indices = 1);
+        breaks(LOOKUP, "K8", |k| index(k).indices = 0);
+        breaks(LOOKUP, "K8", |k| index(k).indices = 3);
+        breaks(LOOKUP, "K8", |k| k.inputs[2].map = None);
+        breaks(LOOKUP, "K8", |k| k.inputs[0].map = None);
+        let graph = Graph::parse(&LOOKUP.replace("f32", "i32"), "f.ir").unwrap();
+        let kernel = Fusion::find(&graph, &FuseEverything).kernels()[0].clone();
+        let other = Graph::parse(&LOOKUP.replace("f32", "i32").replace("mul", "div"), "f.ir").unwrap();
+        assert_eq!(kernel.verify(&graph), Ok(()));
+        assert!(kernel.verify(&other).expect_err("a division can fail").starts_with("K4"));
+        breaks(LOOKUP, "K1", |k| k.stages[0].along = [1].into_iter().collect());
+    }
+
+    #[test]
+    fn every_valid_index_is_within_the_extents() {
+        breaks(LOOKUP, "K3", |k| index(k).extent = 10);
+        breaks(LOOKUP, "K3", |k| index(k).scale = 2);
+        breaks(LOOKUP, "K3", |k| index(k).scale = -1);
+        breaks(LOOKUP, "K3", |k| index(k).axis = 1);
+        breaks(LOOKUP, "K3", |k| index(k).axis = 2);
+        breaks(LOOKUP, "K3", |k| k.inputs[0].map = Some(vec![Coord { offset: 1, term: None }, Coord::axis(1)]));
+        breaks(LOOKUP, "K3", |k| k.inputs[2].map = Some(vec![Coord::axis(5)]));
+    }
+
     #[test]
     fn a_product_is_the_first_stage() {
         breaks(EPILOGUE, "K7", |k| {
             let product: KernelStage = k.stages[0].clone();
-            k.inputs.push(KernelInput { value: k.inputs[0].value, map: None });
+            k.inputs.push(KernelInput::whole(k.inputs[0].value));
             k.stages.push(product);
             k.outputs.push(2);
         });

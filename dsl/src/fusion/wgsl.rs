@@ -34,10 +34,10 @@
 //! A shader cannot fail. Where an integer is divided by zero, it writes the number of the check to
 //! the word `failure` unless an earlier check has failed: [`KernelShader::can_fail`].
 
-use super::access::{varies_along, viewed};
+use super::access::viewed;
 use super::shader_functions::{FOLDED, RANDOM, ShaderFunctions};
 use super::shader_memory::{FourElements, MemoryPlaces, element_index, four_elements, joined_axes};
-use super::{AxisSet, Coord, FusedKernel, KernelInput, KernelStage, StageSource, StageWork};
+use super::{AxisSet, Coord, FusedKernel, IndexedCoord, KernelInput, KernelStage, StageSource, StageWork};
 use crate::ir::{Graph, Node, Op, Value};
 use crate::ops::attributes::IndexRange;
 use crate::ops::{Combiner, OpClass, Prim, ScalarForm, function_dtype, prim};
@@ -236,12 +236,9 @@ pub(super) fn kernel_of_node(graph: &Graph, node: Node) -> FusedKernel {
     let (inputs, work) = match op.class {
         OpClass::View(_) => {
             let (value, map) = viewed(graph, data.results[0]);
-            (vec![KernelInput { value, map: Some(map) }], StageWork::Map)
+            (vec![KernelInput::at(value, map)], StageWork::Map)
         }
-        OpClass::Random(_) => {
-            let whole = |&value: &Value| KernelInput { value, map: None };
-            (data.operands.iter().map(whole).collect(), StageWork::Draw)
-        }
+        OpClass::Random(_) => (data.operands.iter().copied().map(KernelInput::whole).collect(), StageWork::Draw),
         _ => panic!("`{op}` is neither a view nor random numbers"),
     };
     let sources = (0..inputs.len()).map(StageSource::Input).collect();
@@ -480,6 +477,9 @@ impl<'a> ShaderPrinter<'a> {
             || !kernel.stages.iter().all(can_repeat)
             || !kernel.outputs.iter().all(has_all_axes)
         {
+            return None;
+        }
+        if kernel.has_indexed() {
             return None;
         }
         let read = |input: &KernelInput| {
@@ -752,7 +752,7 @@ impl<'a> ShaderPrinter<'a> {
     /// Returns whether a value is the same for all elements of a row.
     fn is_of_row(&self, source: StageSource) -> bool {
         let along = match source {
-            StageSource::Input(i) => self.kernel.inputs[i].map.as_deref().map(varies_along).unwrap_or_default(),
+            StageSource::Input(i) => self.kernel.input_along(i),
             StageSource::Stage(s) => self.kernel.stages[s].along,
         };
         along.without(self.reduced) == along
@@ -811,9 +811,26 @@ impl<'a> ShaderPrinter<'a> {
         let map = input_of.map.as_ref().expect("an input that is read by element has a map");
         let ty = self.graph.ty(input_of.value).element();
         let extents = ty.shape.known().expect("the shapes are known");
-        let element = self.element(input_of.value, &element_index(map, &extents, &self.axes));
+        let mut index = element_index(map, &extents, &self.axes);
+        if let Some(indexed) = input_of.indexed {
+            let stride = indexed.scale.unsigned_abs() * extents[indexed.axis + 1..].iter().product::<usize>();
+            let sign = if indexed.scale < 0 { '-' } else { '+' };
+            let row = self.row_index(indexed);
+            self.line(format_args!("let i{input} = {row};"));
+            index = format!("{index} {sign} i{input} * {stride}u");
+        }
+        let element = self.element(input_of.value, &index);
         let value = self.loaded(element, ty.dtype);
         self.line(format_args!("let x{input} = {value};"));
+    }
+
+    /// Returns an index that the lookup has checked. After a failed check, it may be any number.
+    fn row_index(&self, indexed: IndexedCoord) -> String {
+        let KernelInput { value, ref map, .. } = self.kernel.inputs[indexed.indices];
+        let map = map.as_ref().expect("K8: indices are read by element");
+        let extents = self.graph.ty(value).element().shape.known().expect("the shapes are known");
+        let element = self.element(value, &element_index(map, &extents, &self.axes));
+        format!("min(u32({element}), {}u)", indexed.extent - 1)
     }
 
     /// Returns an element in memory.

@@ -105,6 +105,9 @@ impl FusionTarget for WorkgroupTarget {
     }
 
     fn accepts(&self, graph: &Graph, kernel: &FusedKernel) -> bool {
+        if kernel.has_indexed() {
+            return false;
+        }
         let kernel = with_depth(graph, kernel);
         let places = MemoryPlaces::of_kernel(graph, &kernel);
         kernel.axes.contains(&0) || kernel.to_lines(graph, &places, &mut ShaderFunctions::default(), 1).is_ok()
@@ -132,7 +135,7 @@ fn with_depth(graph: &Graph, kernel: &FusedKernel) -> FusedKernel {
     for (i, (value, axes)) in values.into_iter().zip([[row, depth], [depth, column]]).enumerate() {
         let map = (0..row).chain(axes).map(Coord::axis).collect();
         let (value, map) = through_views(graph, value, map);
-        let operand = KernelInput { value, map: Some(map) };
+        let operand = KernelInput::at(value, map);
         // Both operands may be one input.
         let input = match i == 1 && inputs[0] == inputs[1] {
             true => {
@@ -450,6 +453,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {{
         match self.loops.fusion.role(node) {
             NodeRole::Inside => return Ok(()),
             NodeRole::Kernel(id) => return self.kernel(self.loops.fusion.kernel(id)),
+            NodeRole::Check => panic!("no kernel of a loop reads through indices"),
             NodeRole::Alone => {}
         }
         match &data.op {

@@ -7,6 +7,7 @@ use anabranch_dsl::scalars::wgsl::{ENABLE_HALVES, half_to_wgsl};
 
 pub(super) const CHECK: &str = include_str!("../../../shaders/check.wgsl");
 pub(super) const CHECK_INDEX: &str = include_str!("../../../shaders/check_index.wgsl");
+pub(super) const CHECK_INDICES: &str = include_str!("../../../shaders/check_indices.wgsl");
 pub(super) const COPY: &str = include_str!("../../../shaders/copy.wgsl");
 pub(super) const CUMSUM: &str = include_str!("../../../shaders/cumsum.wgsl");
 pub(super) const FIRST_OCCURRENCES: &str = include_str!("../../../shaders/first_occurrences.wgsl");
@@ -166,6 +167,7 @@ mod tests {
         let mut all = vec![
             CHECK.to_owned(),
             CHECK_INDEX.to_owned(),
+            CHECK_INDICES.to_owned(),
             COPY.to_owned(),
             GUARD.to_owned(),
             LIST_RESTORE.to_owned(),

@@ -3,7 +3,7 @@
 //! Fused kernels become one shader each. Views that no kernel reads through are copied where they
 //! are needed in memory; reshapes share it.
 
-use super::handwritten::{self, CHECK, CHECK_INDEX, CUMSUM, FIRST_OCCURRENCES, Indices, SEARCH};
+use super::handwritten::{self, CHECK, CHECK_INDEX, CHECK_INDICES, CUMSUM, FIRST_OCCURRENCES, Indices, SEARCH};
 use super::list::ListProgram;
 use super::product::{BatchedProduct, ConvProduct, MatrixBatch, ProductDispatch, ProductShader, along_three_axes};
 use super::program::{
@@ -347,6 +347,7 @@ impl GpuLowering<'_> {
         match self.fusion.role(node) {
             NodeRole::Inside => return Ok(()),
             NodeRole::Kernel(id) => return self.kernel(open, data, self.fusion.kernel(id)),
+            NodeRole::Check => return self.check_lookup(open, data),
             NodeRole::Alone => {}
         }
         match &data.op {
@@ -565,6 +566,14 @@ impl GpuLowering<'_> {
             }
             _ => panic!("placement puts no `{op}` on a GPU"),
         }
+    }
+
+    /// Checks the indices of a lookup, through which a later kernel reads.
+    fn check_lookup(&mut self, open: &mut OpenRegion, data: &NodeData) -> Result<()> {
+        let (x, ids) = (data.operands[0], data.operands[1]);
+        let (size, extent) = (self.size(ids), self.shape(x)[Along::of(attrs_of(data)).axis]);
+        let code = ShaderCode::failing(CHECK_INDICES);
+        self.dispatch(open, code, &[ids], &[], groups(size.div_ceil(THREADS)), vec![size as u32, extent as u32])
     }
 
     /// Reads elements at indices.

@@ -72,6 +72,11 @@ impl FusionTarget for CpuFusion {
         MAX_OPS
     }
 
+    fn accepts(&self, _: &Graph, kernel: &FusedKernel) -> bool {
+        // Rows are copied at the speed of memory, and read from the caches by the next kernel.
+        !kernel.has_indexed()
+    }
+
     fn reduces(&self, shape: &[usize], over: AxisSet) -> bool {
         ReducedLayout::of(shape, &over.iter().collect::<Vec<_>>()).is_some()
     }

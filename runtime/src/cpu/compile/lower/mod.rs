@@ -198,6 +198,7 @@ impl Lower<'_> {
         graph.region(region).nodes.iter().try_for_each(|&node| match self.fusion.role(node) {
             NodeRole::Alone => self.node(node),
             NodeRole::Inside => Ok(()),
+            NodeRole::Check => panic!("no kernel of a CPU reads through indices"),
             NodeRole::Kernel(id) => self.fused(id),
         })
     }
