@@ -348,6 +348,45 @@ fn layer_norm(bencher: Bencher<'_, '_>) {
     of_elements(bencher, 2, |x| x.layer_norm(x.row(0), x.row(1), 1e-5));
 }
 
+/// Computes with 8,192 rows of a table of 100,000, read through the indices or, if `in_memory`,
+/// first copied. The copies get another shape, for which they must be in memory.
+fn of_rows(bencher: Bencher<'_, '_>, in_memory: bool, f: impl Fn(Tensor, Tensor) -> Tensor + 'static) {
+    const N: usize = 8_192;
+    const WIDTH: usize = 256;
+    let table = on("/gpu:0", || Var::<f32>::new("table", ones([100_000, WIDTH])));
+    let weights = on("/gpu:0", || Var::<f32>::new("weights", ones([N, 1])));
+    let model = move |ids: Tensor<i32>| {
+        let rows = table.get().take(ids, 0);
+        let rows = if in_memory { rows.reshape([N / 64, 64, WIDTH]) } else { rows };
+        let weights = if in_memory { weights.get().reshape([N / 64, 64, 1]) } else { weights.get() };
+        f(rows, weights)
+    };
+    let f = session().function(model).expect("a function");
+    let ids: Vec<i32> = (0..N).map(|i| (i * 7919 % 100_000) as i32).collect();
+    let ids = Array::new([N], ids);
+    let bytes = BytesCount::new(size_of::<f32>() * N * WIDTH);
+    bencher.counter(bytes).bench_local(|| f.call(&ids).expect("it runs"));
+}
+
+#[divan::bench(args = [false, true], sample_count = 50, sample_size = 1)]
+fn weighted_sum_of_rows(bencher: Bencher<'_, '_>, in_memory: bool) {
+    of_rows(bencher, in_memory, |rows, weights| (rows * weights).sum());
+}
+
+#[divan::bench(args = [false, true], sample_count = 50, sample_size = 1)]
+fn activation_of_rows(bencher: Bencher<'_, '_>, in_memory: bool) {
+    of_rows(bencher, in_memory, |rows, weights| (rows * weights).relu().slice(0, 0, 2));
+}
+
+#[divan::bench(args = [false, true], sample_count = 50, sample_size = 1)]
+fn layer_norm_of_rows(bencher: Bencher<'_, '_>, in_memory: bool) {
+    of_rows(bencher, in_memory, |rows, weights| {
+        let centered = rows - rows.mean_keepdim(-1);
+        let variance = (centered * centered).mean_keepdim(-1);
+        (centered * (variance + 1e-5).rsqrt() * weights).slice(0, 0, 2)
+    });
+}
+
 /// A device as in the paper on control flow in TensorFlow (EuroSys'18), a K40 with its peak rates,
 /// of which the copies between host and device have queues of their own.
 fn modelled_device() -> SimulatedDevice {
