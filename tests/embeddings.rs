@@ -1,10 +1,11 @@
 //! Training of embedding tables: the cost of a step depends on the rows that are read, and the
 //! results equal those of updates to the whole table.
 
+use crate::support::gpus::adapter;
 use anabranch::nn::Embedding;
 use anabranch::optim::{AdaGrad, Adam, Optimizer, Sgd, model_gradients};
 use anabranch::prelude::*;
-use anabranch::{DType, TensorType, gradients};
+use anabranch::{DType, SessionBuilder, TensorType, gradients};
 use std::sync::{Arc, Mutex};
 
 const ENTRIES: usize = 1000;
@@ -284,14 +285,18 @@ fn bags_of_rows_are_looked_up_in_maps_and_loops() {
     for rows in
         [[[0, 1, 6, 1], [2, 2, 2, 2], [5, 4, 3, 0]], [[0, 1, 2, 3], [0, 7, 0, 0], [0; 4]], [[0; 4], [0; 4], [-3; 4]]]
     {
-        let run = |interpreted| {
-            let session = Session::builder().interpreted(interpreted).build().unwrap();
+        let run = |builder: SessionBuilder| {
+            let session = builder.build().unwrap();
             session.function(bags).unwrap().call((&table, of(rows), whole([4, 40])))
         };
-        match (run(false), run(true)) {
-            (Ok(a), Ok(b)) => assert_eq!(a, b),
-            (Err(a), Err(b)) => assert_eq!(a, b),
-            (a, b) => panic!("{a:?} and {b:?}"),
+        let expected = run(Session::builder().interpreted(true));
+        let on_gpu = adapter().map(|adapter| Session::builder().gpu(&adapter).device("/gpu:0"));
+        for builder in [Session::builder()].into_iter().chain(on_gpu) {
+            match (run(builder), &expected) {
+                (Ok(a), Ok(b)) => assert_eq!(a, *b),
+                (Err(a), Err(b)) => assert_eq!((&a.message, a.loc()), (&b.message, b.loc())),
+                (a, b) => panic!("{a:?} and {b:?}"),
+            }
         }
     }
 }

@@ -201,5 +201,10 @@ fn a_slow_link_is_not_lost() {
         let values: Vec<f32> = (0..10_000).map(|i| i as f32).collect();
         session.set(&v, values.clone()).expect("the link is slow, but works");
         assert_eq!(session.get(&v).expect("the link is slow, but works").as_slice(), values);
+        // A session can begin, and knows how slow the link is, unless the test took too long.
+        let late = self::session(test, peer);
+        let reports = late.link_reports();
+        assert!(reports.iter().all(|report| report.received_per_second < 20e3), "{reports:?}");
+        assert_eq!(late.function(|x: Tensor| on("/peer:0/cpu:0", || x + 1.0)).unwrap().call(1.0).unwrap(), 2.0);
     });
 }

@@ -93,7 +93,9 @@ fn parts_that_read(
         if let RowPart::Kernel(part) = part
             && part.inputs.iter().any(|input| input.value == lookup.result)
         {
-            let part = lookup.read_in(graph, part).filter(|part| target.accepts(graph, part))?;
+            let is_accepted =
+                |part: &FusedKernel| part.inputs.len() <= target.max_inputs() && target.accepts(graph, part);
+            let part = lookup.read_in(graph, part).filter(is_accepted)?;
             reading.push((p, part));
         }
     }

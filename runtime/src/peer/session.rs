@@ -68,10 +68,10 @@ impl RemoteDevices {
             }
             links.push(match link_tests {
                 Some(kind) => {
-                    let report = cluster.test_link(process, kind)?;
-                    let speed = LinkSpeed { bandwidth: report.bandwidth(), latency: report.latency().as_secs_f64() };
-                    reports.push(report);
-                    if kind == LinkTestKind::Brief { speed.rounded() } else { speed }
+                    let report = if_needed(kind, cluster.test_link(process, kind))?;
+                    let speed = speed_of(kind, report.as_ref());
+                    reports.extend(report);
+                    speed
                 }
                 None => LinkSpeed::PEER,
             });
@@ -187,12 +187,36 @@ impl RemoteDevices {
     }
 }
 
+/// Returns the outcome of a test of a link, of which a brief one may fail: a session works without.
+fn if_needed(kind: LinkTestKind, tested: Result<LinkReport>) -> Result<Option<LinkReport>> {
+    match kind {
+        LinkTestKind::Brief => Ok(tested.ok()),
+        LinkTestKind::Thorough => tested.map(Some),
+    }
+}
+
+/// Returns the speed of a link for placement, which a brief test finds only roughly.
+fn speed_of(kind: LinkTestKind, report: Option<&LinkReport>) -> LinkSpeed {
+    let Some(report) = report else { return LinkSpeed::PEER };
+    let speed = LinkSpeed { bandwidth: report.bandwidth(), latency: report.latency().as_secs_f64() };
+    if kind == LinkTestKind::Brief { speed.rounded() } else { speed }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::{LinkTestKind, if_needed, speed_of};
     use crate::device::LinkSpeed;
     use crate::peers::{NodeKey, Peer, PeerOptions, Profile};
     use crate::{Session, SessionBuilder};
-    use anabranch_dsl::Result;
+    use anabranch_dsl::{Diagnostic, Result};
+
+    #[test]
+    fn a_session_begins_although_a_brief_test_of_a_link_fails() {
+        let fails = || Err(Diagnostic::new("the test of the link took too long"));
+        assert_eq!(if_needed(LinkTestKind::Brief, fails()).map_err(|error| error.message), Ok(None));
+        assert!(if_needed(LinkTestKind::Thorough, fails()).is_err());
+        assert_eq!(speed_of(LinkTestKind::Brief, None), LinkSpeed::PEER);
+    }
 
     #[test]
     fn measured_links_are_those_of_placement() -> Result<()> {
@@ -213,6 +237,7 @@ mod tests {
         // By default, placement sees what a brief test has found, rounded.
         let (session, [brief, back]) = link_of(Session::builder())?;
         let [report] = session.link_reports() else { panic!("there is one link") };
+        assert_eq!(report.node, peer.address().node());
         assert_eq!((brief, back), (brief.rounded(), brief));
         assert!((0.7..1.42).contains(&(brief.bandwidth / report.bandwidth())), "{brief:?} {report}");
         assert!((0.7..1.42).contains(&(brief.latency / report.latency().as_secs_f64())), "{brief:?} {report}");

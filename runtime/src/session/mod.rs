@@ -260,9 +260,9 @@ impl SessionBuilder {
     /// for each.
     ///
     /// By default, placement assumes cores of a typical machine, and only the links to peers are
-    /// tested, which takes some tens of milliseconds for each within a local network and few
+    /// tested, which takes some tens of milliseconds for each within a local network and a few
     /// seconds over a slow one. With `false`, they are not, and a local network of 10 Gbit/s is
-    /// assumed. `Session::link_reports` says what was found.
+    /// assumed, as for a link whose test fails. `Session::link_reports` says what was found.
     ///
     /// A measured session may place a function differently than another session on the same
     /// machine, and so round sums in another order. This is unlikely by default, as placement
@@ -611,8 +611,9 @@ impl Session {
     }
 
     /// Returns how fast the links to the peers were when the session was created, in the order of
-    /// the peers, each with a verdict. With
-    /// [`measure_devices(false)`](SessionBuilder::measure_devices) there are none.
+    /// the peers, each with a verdict. A link is left out if its test failed, which ends only
+    /// sessions with [`measure_devices(true)`](SessionBuilder::measure_devices). With
+    /// `measure_devices(false)` there are none.
     #[cfg(feature = "peers")]
     pub fn link_reports(&self) -> &[crate::peers::LinkReport] {
         self.devices.remote.as_ref().map_or(&[], crate::peer::RemoteDevices::reports)

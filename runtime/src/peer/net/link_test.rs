@@ -3,6 +3,7 @@
 //! The test runs beside everything else on the link, with the lowest priority.
 
 use super::bulk::outgoing::OutgoingBody;
+use super::key::NodeId;
 use super::link::{Link, LinkStats, lock};
 use super::profile::Profile;
 use super::socket::SocketBuffers;
@@ -19,7 +20,8 @@ use tokio::time::{Instant, timeout};
 /// How exact the test of a link is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkTestKind {
-    /// Takes about ten round trips and ten milliseconds. The rates of fast links are found too low.
+    /// Takes about ten round trips and ten milliseconds, or the time of 40 KB if that is longer.
+    /// The rates of fast links are found too low.
     Brief,
     /// Takes a fraction of a second on a fast network.
     Thorough,
@@ -48,6 +50,14 @@ impl LinkTestKind {
         match self {
             LinkTestKind::Brief => Duration::from_millis(3) + round_trip,
             LinkTestKind::Thorough => Duration::from_millis(100) + 4 * round_trip,
+        }
+    }
+
+    /// Returns for how many failure timeouts the test waits for an answer.
+    fn patience(self) -> u32 {
+        match self {
+            LinkTestKind::Brief => 1,
+            LinkTestKind::Thorough => 4,
         }
     }
 }
@@ -120,6 +130,8 @@ impl LinkTests {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LinkReport {
+    /// The other end of the link.
+    pub node: NodeId,
     /// The lowest round-trip time of a frame of a few bytes.
     pub round_trip: Duration,
     /// Bytes per second from this process to the other.
@@ -225,19 +237,24 @@ impl Link {
         let [first, most] = kind.lengths(profile);
         let mut round_trip = Duration::MAX;
         for _ in 0..kind.n_pings() {
-            round_trip = round_trip.min(self.ping().await?);
+            round_trip = round_trip.min(self.ping(kind).await?);
         }
         // The first bodies find out how long a body must be, and let QUIC find out how much the
         // network takes at a time.
         let long_enough = kind.long_enough(round_trip);
         let mut bytes = first;
-        while self.send_test(bytes).await? < long_enough && bytes < most {
+        let mut sent = self.send_test(bytes, kind).await?;
+        while sent < long_enough && bytes < most {
             bytes = (4 * bytes).min(most);
+            sent = self.send_test(bytes, kind).await?;
         }
-        let sent = self.send_test(bytes).await?;
-        let received = self.request_test(bytes).await?;
+        if kind == LinkTestKind::Thorough {
+            sent = self.send_test(bytes, kind).await?;
+        }
+        let received = self.request_test(bytes, kind).await?;
         let rate = |elapsed: Duration| bytes as f64 / elapsed.as_secs_f64().max(1e-9);
         Ok(LinkReport {
+            node: self.node(),
             round_trip,
             sent_per_second: rate(sent),
             received_per_second: rate(received),
@@ -247,7 +264,7 @@ impl Link {
         })
     }
 
-    async fn ping(&self) -> Result<Duration> {
+    async fn ping(&self, kind: LinkTestKind) -> Result<Duration> {
         let (done, pong) = oneshot::channel();
         let number = {
             let mut tests = lock(&self.0.tests);
@@ -257,11 +274,11 @@ impl Link {
         };
         let start = Instant::now();
         self.send_control(&ControlFrame::Ping(number));
-        self.answer(pong).await?;
+        self.answer(pong, kind).await?;
         Ok(start.elapsed())
     }
 
-    async fn send_test(&self, bytes: u64) -> Result<Duration> {
+    async fn send_test(&self, bytes: u64, kind: LinkTestKind) -> Result<Duration> {
         let (done, result) = oneshot::channel();
         let number = {
             let mut tests = lock(&self.0.tests);
@@ -270,10 +287,10 @@ impl Link {
             number
         };
         self.queue_body(OutgoingBody::test(number, zeros(bytes)));
-        self.answer(result).await
+        self.answer(result, kind).await
     }
 
-    async fn request_test(&self, bytes: u64) -> Result<Duration> {
+    async fn request_test(&self, bytes: u64, kind: LinkTestKind) -> Result<Duration> {
         let (done, result) = oneshot::channel();
         let number = {
             let mut tests = lock(&self.0.tests);
@@ -282,11 +299,11 @@ impl Link {
             number
         };
         self.send_control(&ControlFrame::TestRequest { number, bytes });
-        self.answer(result).await
+        self.answer(result, kind).await
     }
 
-    async fn answer<T>(&self, result: oneshot::Receiver<T>) -> Result<T> {
-        match timeout(4 * self.0.settings.failure_timeout, result).await {
+    async fn answer<T>(&self, result: oneshot::Receiver<T>, kind: LinkTestKind) -> Result<T> {
+        match timeout(kind.patience() * self.0.settings.failure_timeout, result).await {
             Ok(Ok(value)) if !self.is_silent() => Ok(value),
             Ok(_) => Err(Diagnostic::new(format!("the link to {} ended during its test", self.addr()))),
             Err(_) => Err(Diagnostic::new(format!("the test of the link to {} took too long", self.addr()))
@@ -329,6 +346,7 @@ mod tests {
 
     fn report(profile: Profile, [sent_per_second, received_per_second]: [f64; 2]) -> LinkReport {
         LinkReport {
+            node: NodeId::from([1; 32]),
             round_trip: Duration::from_micros(100),
             sent_per_second,
             received_per_second,
