@@ -25,8 +25,8 @@ pub use anabranch_dsl::{control, losses, metrics, nn, optim, random};
 pub use anabranch_macros::{Carry, InOut, Module, graph};
 #[doc(inline)]
 pub use anabranch_runtime::{
-    CallOptions, CancelHandle, Function, HostQueue, OperationTime, OperationTimes, PrunedFunction, QueueFeed,
-    QueueIter, Session, SessionBuilder, SimulatedDevice, Snapshot, Span, Timeline,
+    CallOptions, CancelHandle, Function, HostQueue, MatmulPrecision, OperationTime, OperationTimes, PrunedFunction,
+    QueueFeed, QueueIter, Session, SessionBuilder, SimulatedDevice, Snapshot, Span, Timeline,
 };
 
 #[cfg(feature = "checkpoints")]

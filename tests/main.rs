@@ -41,6 +41,7 @@ mod lookups;
 mod loop_gradients;
 mod loop_state;
 mod losses;
+mod matmul_precision;
 mod metrics;
 mod operations;
 mod optimizers;

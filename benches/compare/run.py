@@ -95,6 +95,10 @@ CASES = {
     "product_512x512x512": ("products", 1),
     "product_1024x1024x1024": ("products", 1),
     "product_2048x2048x2048": ("products", 1),
+    "product_256x256x256_in_bf16": ("products", 1),
+    "product_512x512x512_in_bf16": ("products", 1),
+    "product_1024x1024x1024_in_bf16": ("products", 1),
+    "product_2048x2048x2048_in_bf16": ("products", 1),
     "plain_triad_10_000_000": ("memory", 1),
     "tanh_chain_10_000_000": ("memory", 1),
     "plain_read_10_000_000": ("memory", 1),
@@ -161,7 +165,7 @@ def is_there(peer):
 
 def operations(case):
     """Returns the number of multiplications and additions of a matmul of square matrices."""
-    return 2 * int(case.rsplit("x", 1)[1]) ** 3
+    return 2 * int(case.split("x")[1]) ** 3
 
 
 def shown(case, seconds):

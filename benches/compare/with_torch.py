@@ -226,6 +226,13 @@ def product(n):
     return timed(torch.matmul, array(1, n, n), array(2, n, n))
 
 
+@eager(cases("product_{0}x{0}x{0}_in_bf16", MATRICES))
+def product_in_bf16(n):
+    """Matrices of f32, which PyTorch may round to bf16."""
+    torch.set_float32_matmul_precision("medium")
+    return product(n)
+
+
 @case
 def softmax_4096_1024():
     return timed(lambda x: F.softmax(x, -1), array(1, 4096, 1024))

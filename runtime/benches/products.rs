@@ -1,11 +1,13 @@
 //! Matmuls of square and of narrow matrices, called one after the other or after a pause each, and
-//! the processor's rate of multiplications and additions, measured alternately.
+//! the processor's rate of multiplications and additions, measured alternately. Those whose names
+//! end with `_in_bf16` may round their operands, and are left out where the processor multiplies
+//! numbers of 16 bits no faster.
 //!
 //! `cargo bench --bench products`, or with parts of names:
 //! `cargo bench --bench products -- product_512x512x512`
 
 use anabranch::{AnyValue, HostTensor};
-use anabranch_runtime::Program;
+use anabranch_runtime::{MatmulPrecision, Program};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -40,14 +42,15 @@ fn main() {
         "f32, {threads} threads; GFLOP/s of calls one after the other: median (best), and the median's part of the"
     );
     println!("peak in the same run; then the median of calls after a pause of {PAUSE:?}");
-    for &[m, k, n] in SHAPES {
-        let name = format!("product_{m}x{k}x{n}");
+    let precisions = [("", MatmulPrecision::Full), ("_in_bf16", MatmulPrecision::Bf16)];
+    for (&[m, k, n], (suffix, precision)) in SHAPES.iter().flat_map(|shape| precisions.map(|p| (shape, p))) {
+        let name = format!("product_{m}x{k}x{n}{suffix}");
         if !asked.is_empty() && !asked.iter().any(|part| name.contains(part)) {
             continue;
         }
         let flops = 2.0 * (m * k * n) as f64;
-        let mut product = product(m, k, n);
-        let repeat = (2e8 / flops).ceil() as usize;
+        let Some(mut product) = product([m, k, n], precision) else { continue };
+        let repeat = (4e9 / flops).ceil() as usize;
         let (mut rates, mut peaks, mut rested) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             std::thread::sleep(PAUSE);
@@ -61,12 +64,13 @@ fn main() {
             all[ROUNDS / 2]
         });
         let (best, part) = (rates[ROUNDS - 1], rate / peak * 100.0);
-        println!("{name:<24}{rate:>6.1} ({best:>6.1}), {part:>3.0} % of {peak:.1}; after a pause {rested:>6.1}");
+        println!("{name:<32}{rate:>6.1} ({best:>6.1}), {part:>3.0} % of {peak:.1}; after a pause {rested:>6.1}");
     }
 }
 
-/// Returns a matmul of two matrices whose result is in reused memory.
-fn product(m: usize, k: usize, n: usize) -> impl FnMut() {
+/// Returns a matmul of two matrices whose result is in reused memory, or `None` if the processor
+/// computes it in full precision although it may round the operands.
+fn product([m, k, n]: [usize; 3], precision: MatmulPrecision) -> Option<impl FnMut()> {
     let matrix = |rows: usize, columns: usize| {
         let at = |i: usize| (i * 7919 % 101) as f32 / 50.0 - 1.0;
         HostTensor::new([rows, columns], (0..rows * columns).map(at).collect::<Vec<_>>())
@@ -77,9 +81,13 @@ fn product(m: usize, k: usize, n: usize) -> impl FnMut() {
         let inputs: Vec<AnyValue> = types.into_iter().map(|ty| anabranch::dsl::trace::input(ty, None)).collect();
         vec![inputs[0].matmul(inputs[1])]
     });
-    let program = Program::new(traced.unwrap_or_else(|e| panic!("{e}")).graph).unwrap_or_else(|e| panic!("{e}"));
+    let graph = traced.unwrap_or_else(|e| panic!("{e}")).graph;
+    let program = Program::with_matmul_precision(graph, precision).unwrap_or_else(|e| panic!("{e}"));
+    if precision != MatmulPrecision::Full && !program.explain().contains("of bf16") {
+        return None;
+    }
     let mut outputs = Vec::new();
-    move || program.run_into(&inputs, &mut Vec::new(), &mut outputs).unwrap_or_else(|e| panic!("{e}"))
+    Some(move || program.run_into(&inputs, &mut Vec::new(), &mut outputs).unwrap_or_else(|e| panic!("{e}")))
 }
 
 /// Returns the rate, in billions of operations per second, of a function that performs `flops` of

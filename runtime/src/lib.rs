@@ -58,6 +58,7 @@ pub mod peers {
         SharedStatus,
     };
 }
+pub use options::MatmulPrecision;
 pub use session::call::{CallOptions, CancelHandle};
 pub use session::files::{TensorFiles, WrittenFile};
 pub use session::function::Function;

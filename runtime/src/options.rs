@@ -13,6 +13,8 @@ pub(crate) struct CompileOptions {
     pub(crate) interpreted: bool,
     /// Whether several operations are fused into one pass over memory.
     pub(crate) fuse: bool,
+    /// What matmuls of `f32` may round.
+    pub(crate) matmul_precision: MatmulPrecision,
     /// Whether matmuls in loops are merged and hoisted.
     pub(crate) hoist: bool,
     /// Maximum size of a matrix that hoisting stores over all iterations of a loop.
@@ -32,6 +34,7 @@ impl Default for CompileOptions {
             check_finite: false,
             interpreted: false,
             fuse: true,
+            matmul_precision: MatmulPrecision::Full,
             hoist: true,
             max_hoisted_bytes: HoistMatmuls::default().max_bytes,
             fallback: false,
@@ -50,6 +53,21 @@ impl CompileOptions {
     }
 }
 
+/// The precision of matmuls of `f32`.
+///
+/// See [`SessionBuilder::matmul_precision`](crate::SessionBuilder::matmul_precision).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MatmulPrecision {
+    /// Operands are used as they are.
+    #[default]
+    Full,
+    /// Operands may be rounded to the nearest [`bf16`](anabranch_dsl::bf16), which keeps 8 of the
+    /// 24 bits of each number. Products and sums are in `f32`. Subnormal numbers may count as
+    /// zeros.
+    Bf16,
+}
+
 /// Options of the CPU engine. Results do not depend on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CpuOptions {
@@ -60,6 +78,10 @@ pub(crate) struct CpuOptions {
     pub(crate) lanes: usize,
     /// The vectors of native code of what iterations side by side do.
     pub(crate) lane_code: CodeVectors,
+    /// Whether plain loops stand in for the unit that multiplies tiles, for tests on processors
+    /// without one.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) emulates_tiles: bool,
 }
 
 impl Default for CpuOptions {
@@ -69,6 +91,8 @@ impl Default for CpuOptions {
             native_limits: NativeLimits::default(),
             lanes: MAX_LANES,
             lane_code: CodeVectors::Widest,
+            #[cfg(any(test, feature = "testing"))]
+            emulates_tiles: false,
         }
     }
 }

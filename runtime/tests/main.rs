@@ -27,4 +27,5 @@ mod scatter;
 mod session;
 mod stacks;
 mod support;
+mod tiles;
 mod updates;

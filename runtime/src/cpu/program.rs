@@ -1,6 +1,7 @@
 //! A compiled graph: its plan, and the memory of its steps.
 
 use crate::cpu::compile::{self, Context, Plan, PlanProfile, PlanTimes, StackOrList};
+use crate::cpu::kernels::tiles::TileUnit;
 use crate::cpu::lanes;
 use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::results::ResultPool;
@@ -12,7 +13,7 @@ use crate::guests::KeptMemory;
 use crate::options::NativeLimits;
 #[cfg(feature = "testing")]
 use crate::options::{CodeVectors, CpuOptions};
-use crate::options::{CompileOptions, StopCheck};
+use crate::options::{CompileOptions, MatmulPrecision, StopCheck};
 use anabranch_dsl::interp::{self, RunContext, RuntimeValue};
 use anabranch_dsl::ir::dependence;
 use anabranch_dsl::memory::{self, HeldBytes, OutOfMemory};
@@ -137,6 +138,21 @@ impl Program {
     /// ```
     pub fn new(graph: Graph) -> Result<Program> {
         Program::with_options(graph, CompileOptions::default())
+    }
+
+    /// Compiles a graph like [`new`](Self::new), with matmuls of `f32` of a precision: see
+    /// [`SessionBuilder::matmul_precision`](crate::SessionBuilder::matmul_precision).
+    pub fn with_matmul_precision(graph: Graph, matmul_precision: MatmulPrecision) -> Result<Program> {
+        Program::with_options(graph, CompileOptions { matmul_precision, ..CompileOptions::default() })
+    }
+
+    /// Compiles a graph with matmuls whose operands are rounded to `bf16`, and with plain loops in
+    /// place of the unit that multiplies tiles.
+    #[cfg(feature = "testing")]
+    pub fn with_emulated_tiles(graph: Graph) -> Result<Program> {
+        let cpu = CpuOptions { emulates_tiles: true, ..CpuOptions::default() };
+        let matmul_precision = MatmulPrecision::Bf16;
+        Program::with_options(graph, CompileOptions { matmul_precision, cpu, ..CompileOptions::default() })
     }
 
     /// Compiles a graph like [`new`](Self::new), without native code: loops run instruction by
@@ -526,7 +542,8 @@ impl fmt::Debug for Program {
 
 fn lower_options(options: CompileOptions) -> compile::LowerOptions {
     let max_evaluated = if options.is_of_guest { MAX_EVALUATED_OF_GUEST } else { u128::MAX };
-    compile::LowerOptions { check_finite: options.check_finite, fuse: options.fuse, max_evaluated }
+    let CompileOptions { check_finite, fuse, .. } = options;
+    compile::LowerOptions { check_finite, fuse, max_evaluated, tiles: TileUnit::of(&options) }
 }
 
 /// Returns the graph from which a plan is made.

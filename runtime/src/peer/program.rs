@@ -12,7 +12,7 @@ use crate::device::{Device, DeviceId};
 use crate::flow::driver::Driver;
 use crate::flow::remote::{ProcessId, Processes};
 use crate::flow::{self, Partition, PartitionOptions};
-use crate::options::{CompileOptions, CpuOptions};
+use crate::options::{CompileOptions, CpuOptions, MatmulPrecision};
 use crate::place::Placement;
 use anabranch_dsl::device::{DeviceKind, DeviceName};
 use anabranch_dsl::ir::WhileNode;
@@ -59,7 +59,7 @@ struct Form {
     vars: Vec<u32>,
     parallel_iterations: u32,
     /// `lower_everything`, `lower_control`, then the compile options in their order.
-    flags: [bool; 8],
+    flags: [bool; 9],
     graph: Vec<u8>,
 }
 
@@ -93,20 +93,22 @@ impl ProgramSpec {
             check_finite,
             interpreted,
             fuse,
+            matmul_precision,
             hoist,
             max_hoisted_bytes: _,
             fallback,
             is_of_guest: _,
-            cpu: CpuOptions { native, native_limits: _, lanes: _, lane_code: _ },
+            cpu: CpuOptions { native, .. },
         } = self.options;
         let PartitionOptions { lower_everything, lower_control, parallel_iterations } = self.flow;
+        let rounds = matmul_precision == MatmulPrecision::Bf16;
         let device = |d: &ProgramDevice| (d.process.0, (d.name.kind() == DeviceKind::Gpu) as u8, d.name.index());
         let form = Form {
             devices: self.devices.iter().map(device).collect(),
             nodes: numbers(nodes),
             vars: numbers(vars),
             parallel_iterations,
-            flags: [lower_everything, lower_control, check_finite, interpreted, native, fuse, hoist, fallback],
+            flags: [lower_everything, lower_control, check_finite, interpreted, native, fuse, hoist, fallback, rounds],
             graph: wire::encode(&self.graph),
         };
         postcard::to_allocvec(&form).expect("vectors of numbers can be encoded")
@@ -140,7 +142,8 @@ impl ProgramSpec {
         }
         let ids = |numbers: Vec<u32>| numbers.into_iter().map(|i| DeviceId::from_index(i as usize)).collect();
         let placement = Placement::computed_elsewhere(&graph, devices.len(), ids(form.nodes), ids(form.vars))?;
-        let [lower_everything, lower_control, check_finite, interpreted, native, fuse, hoist, fallback] = form.flags;
+        let [lower_everything, lower_control, check_finite, interpreted, native, fuse, hoist, fallback, rounds] =
+            form.flags;
         Ok(ProgramSpec {
             graph,
             placement,
@@ -150,6 +153,7 @@ impl ProgramSpec {
                 check_finite,
                 interpreted,
                 fuse,
+                matmul_precision: if rounds { MatmulPrecision::Bf16 } else { MatmulPrecision::Full },
                 hoist,
                 fallback,
                 is_of_guest: true,

@@ -2,9 +2,9 @@
 //! run.
 
 use crate::device::timeline::Timeline;
-use crate::options::CompileOptions;
 #[cfg(feature = "testing")]
 use crate::options::CpuOptions;
+use crate::options::{CompileOptions, MatmulPrecision};
 use crate::session::Session;
 use crate::session::call::{CallOptions, RunningCall};
 use crate::session::compiled::{Cache, Compiled, begin};
@@ -113,6 +113,14 @@ where
     #[must_use]
     pub fn interpreted(self, interpreted: bool) -> Self {
         let options = CompileOptions { interpreted, ..self.options };
+        self.with_options(options)
+    }
+
+    /// Sets whether matmuls of `f32` may round their operands: see
+    /// [`SessionBuilder::matmul_precision`](crate::SessionBuilder::matmul_precision).
+    #[must_use]
+    pub fn matmul_precision(self, matmul_precision: MatmulPrecision) -> Self {
+        let options = CompileOptions { matmul_precision, ..self.options };
         self.with_options(options)
     }
 

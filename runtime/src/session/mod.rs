@@ -22,9 +22,9 @@ use self::queues::{QueueContent, QueueStore};
 use crate::device::variables::{VarAccess, VarStore};
 use crate::device::{DeviceSource, HostSide, PrintTo, SimulatedDevice};
 use crate::flow;
-use crate::options::CompileOptions;
 #[cfg(feature = "testing")]
 use crate::options::CpuOptions;
+use crate::options::{CompileOptions, MatmulPrecision};
 use crate::place::Rules;
 use crate::threads::ThreadLimit;
 use anabranch_dsl::device::DeviceName;
@@ -129,6 +129,37 @@ impl SessionBuilder {
     /// Sets whether the interpreter runs functions, unless they have their own setting.
     pub fn interpreted(self, interpreted: bool) -> SessionBuilder {
         SessionBuilder { run: CompileOptions { interpreted, ..self.run }, ..self }
+    }
+
+    /// Sets whether matmuls of `f32` may round their operands to `bf16`, unless functions have
+    /// their own setting. The default is [`MatmulPrecision::Full`].
+    ///
+    /// CPUs with AMX (Intel's since Sapphire Rapids) on Linux multiply `bf16` several times faster
+    /// than `f32`. Other devices compute in full precision, and so do matmuls of other types, small
+    /// matmuls, convolutions and attention. Gradients of matmuls are matmuls like others.
+    /// [`Function::explain`] shows which ones are rounded.
+    ///
+    /// ```
+    /// use anabranch::prelude::*;
+    /// use anabranch::{MatmulPrecision, Session};
+    ///
+    /// let session = Session::builder().matmul_precision(MatmulPrecision::Bf16).build()?;
+    /// let product = session.function(|x: Tensor, w: Tensor| x.matmul(w))?;
+    /// let ones = Array::new([64, 64], vec![1.0f32; 64 * 64]);
+    /// assert_eq!(product.call((&ones, &ones))?, Array::new([64, 64], vec![64.0; 64 * 64]));
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    pub fn matmul_precision(self, matmul_precision: MatmulPrecision) -> SessionBuilder {
+        SessionBuilder { run: CompileOptions { matmul_precision, ..self.run }, ..self }
+    }
+
+    /// Sets whether plain loops stand in for a unit that multiplies tiles, on every processor.
+    #[cfg(feature = "testing")]
+    pub fn emulated_tiles(self, emulates_tiles: bool) -> SessionBuilder {
+        SessionBuilder {
+            run: CompileOptions { cpu: CpuOptions { emulates_tiles, ..self.run.cpu }, ..self.run },
+            ..self
+        }
     }
 
     /// Sets whether the interpreter runs functions that the compiler fails at.

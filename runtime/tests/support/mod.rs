@@ -123,7 +123,7 @@ pub fn check_threads(program: &Program, inputs: &[HostTensor]) {
 }
 
 /// Returns a tensor as text that fits into a message.
-fn short(t: &HostTensor) -> String {
+pub fn short(t: &HostTensor) -> String {
     t.to_string().chars().take(500).collect()
 }
 

@@ -332,7 +332,10 @@ impl fmt::Display for KernelName<'_> {
             Kernel::Map(map) => names(f, map.names()),
             Kernel::MapReduce(reduce) => names(f, reduce.names().chain([*name])),
             Kernel::Rows(rows) => write!(f, "rows {}", rows.names().collect::<Vec<_>>().join("; ")),
-            Kernel::Matmul(product) => names(f, [*name].into_iter().chain(product.names())),
+            Kernel::Matmul(product) => {
+                names(f, [*name].into_iter().chain(product.names()))?;
+                if product.rounds() { write!(f, " of bf16") } else { Ok(()) }
+            }
             Kernel::Conv(conv) => names(f, [*name].into_iter().chain(conv.names())),
             Kernel::ChannelsLast(conv) => names(f, [*name].into_iter().chain(conv.names())),
             Kernel::Pack(_) => write!(f, "pack"),

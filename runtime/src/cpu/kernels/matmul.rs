@@ -1,8 +1,9 @@
-//! Matmuls: tiles for floats ([`gemm`]), plain loops for integers.
+//! Matmuls: tiles of vectors for floats ([`gemm`]), plain loops for integers, and a
+//! [unit](tiles) of the processor that multiplies tiles of `bf16` where the user allows to round.
 //!
-//! One operand may be *packed*: a separate instruction ([`Pack`]) arranges it in the order in which
-//! the tiles read it, before the loop if the operand is loop-invariant. The shapes and layouts
-//! decide which one:
+//! An operand may be *packed*: a separate instruction ([`Pack`]) arranges it in the order in which
+//! the tiles read it, before the loop if the operand is loop-invariant. For the unit, both are. For
+//! vectors, the shapes and layouts decide which one:
 //!
 //! | operands | packed |
 //! |---|---|
@@ -17,6 +18,7 @@
 
 use super::epilogue::Epilogue;
 use super::gemm::{self, GemmBlock, RightLayout, SLAB, Strides};
+use super::tiles::{self, RightTiles, TileBlock, TileUnit};
 use super::walk::{Axis, merged};
 use crate::cpu::element::CpuElement;
 use crate::cpu::memory::Sources;
@@ -34,10 +36,9 @@ pub(crate) struct Matmul {
     n: usize,
     /// The axes before the matrices, with the strides of both operands as the kernel reads them.
     batch: Vec<Axis<2>>,
-    /// The strides of the operands that are not packed.
+    /// The strides of the operands before they are packed.
     at: [Strides; 2],
-    /// The operand that is packed.
-    packed: Option<ProductSide>,
+    packing: Packing,
     level: InstructionSet,
     /// The rows and columns of a block.
     block: [usize; 2],
@@ -53,6 +54,30 @@ pub(crate) struct Matmul {
 pub(crate) enum ProductSide {
     Left,
     Right,
+}
+
+/// Which operands are packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Packing {
+    None,
+    /// One, in panels of vectors.
+    Panels(ProductSide),
+    /// The left one, in tiles, and the right one if `packs_right` says so. Otherwise each block
+    /// packs its columns.
+    Tiles {
+        unit: TileUnit,
+        packs_right: bool,
+    },
+}
+
+impl Packing {
+    fn packs(self, side: ProductSide) -> bool {
+        match self {
+            Packing::None => false,
+            Packing::Panels(packed) => packed == side,
+            Packing::Tiles { packs_right, .. } => side == ProductSide::Left || packs_right,
+        }
+    }
 }
 
 /// The layout of a matrix.
@@ -90,6 +115,17 @@ const FEW_ROWS: usize = 384;
 const FEW_ROWS_OF_COLUMNS: usize = 64;
 /// The number of columns up to which a loop-invariant left matrix is packed before the loop.
 const FEW_COLUMNS: usize = 24;
+/// The same for a unit that multiplies tiles, which takes about a tenth of the time.
+const PARALLEL_TILES: usize = 1 << 23;
+/// The smallest extents of matrices for such a unit. It computes at least 16 rows, and packing both
+/// operands takes about as long as to multiply them by eight others. A loop-invariant right matrix
+/// is packed once, and is then read from memory in half the time.
+const LEAST_FOR_TILES: usize = 16;
+/// The rows and columns of a block of tiles, and the number of elements of its left matrix that
+/// stay in the second-level cache.
+const ROWS_OF_TILES: usize = 256;
+const COLUMNS_OF_TILES: usize = 512;
+const CACHED_OF_TILES: usize = 1 << 19;
 /// The stride from which on elements are copied for tiles, if at least this many columns use them.
 const FAR: usize = 512;
 const MANY: usize = 256;
@@ -131,7 +167,7 @@ impl Matmul {
 
     /// Creates a matmul of views that [`takes`](Self::takes) accepts. If all left matrices are
     /// multiplied by the same right one, their rows form one matrix, and the views become matrices.
-    pub(crate) fn merged(a: &mut View, b: &mut View, out: &View, kept: [bool; 2]) -> Matmul {
+    pub(crate) fn merged(a: &mut View, b: &mut View, out: &View, kept: [bool; 2], unit: Option<TileUnit>) -> Matmul {
         let batch = a.shape.len() - 2;
         let is_one = b.shape[..batch].iter().zip(&b.strides).all(|(&n, &stride)| n == 1 || stride == 0);
         let [m, k, n] = [a.shape[batch], a.shape[batch + 1], b.shape[batch + 1]];
@@ -142,25 +178,30 @@ impl Matmul {
                 *b = View { shape: vec![k, n], strides: b.strides[batch..].to_vec(), ..b.clone() };
             }
         }
-        Matmul::new(a, b, kept)
+        Matmul::new(a, b, kept, unit)
     }
 
     /// Creates a matmul of views that [`takes`](Self::takes) accepts. `kept` says which of them are
-    /// loop-invariant.
-    pub(crate) fn new(a: &View, b: &View, kept: [bool; 2]) -> Matmul {
+    /// loop-invariant. Operands may be rounded for `unit`, if there is one and it is faster.
+    fn new(a: &View, b: &View, kept: [bool; 2], unit: Option<TileUnit>) -> Matmul {
         let batch = a.shape.len() - 2;
         let [m, k, n] = [a.shape[batch], a.shape[batch + 1], b.shape[batch + 1]];
         let layouts = [a, b].map(|view| layout(view).expect("the layout was checked before"));
         let in_rows = matches!(layouts[1], MatrixLayout::RowMajor { .. });
-        let packed = match (a.dtype, kept) {
-            (DType::F32 | DType::F64, [_, true]) => Some(ProductSide::Right),
-            (DType::F32 | DType::F64, [true, false]) if n <= FEW_COLUMNS => Some(ProductSide::Left),
+        let packing = match (a.dtype, kept) {
+            (DType::F32, _) if unit.is_some() && suits_tiles([m, k, n], kept) => {
+                let reads_once = m <= rows_of_tiles(k) && b.strides[..batch].iter().all(|&stride| stride != 0);
+                let packs_right = kept[1] || !reads_once;
+                unit.map_or(Packing::None, |unit| Packing::Tiles { unit, packs_right })
+            }
+            (DType::F32 | DType::F64, [_, true]) => Packing::Panels(ProductSide::Right),
+            (DType::F32 | DType::F64, [true, false]) if n <= FEW_COLUMNS => Packing::Panels(ProductSide::Left),
             (DType::F32 | DType::F64, _) => match in_rows {
-                true if m <= FEW_ROWS => None,
-                false if m <= FEW_ROWS_OF_COLUMNS => Some(ProductSide::Left),
-                _ => Some(ProductSide::Right),
+                true if m <= FEW_ROWS => Packing::None,
+                false if m <= FEW_ROWS_OF_COLUMNS => Packing::Panels(ProductSide::Left),
+                _ => Packing::Panels(ProductSide::Right),
             },
-            _ => None,
+            _ => Packing::None,
         };
         let mut product = Matmul {
             m,
@@ -168,7 +209,7 @@ impl Matmul {
             n,
             batch: Vec::new(),
             at: layouts.map(MatrixLayout::strides),
-            packed,
+            packing,
             level: InstructionSet::best(),
             block: [m, n],
             epilogue: None,
@@ -176,12 +217,12 @@ impl Matmul {
             adds: false,
         };
         let strides = [(a, ProductSide::Left), (b, ProductSide::Right)].map(|(view, side)| {
-            if packed != Some(side) {
+            if !packing.packs(side) {
                 return view.strides[..batch].to_vec();
             }
             // Packed matrices are contiguous, and a broadcast matrix is stored once.
             let mut strides = row_major(&distinct(view).map(|(n, _)| n).collect::<Vec<_>>());
-            let len = product.pack(view).matrix_len() as isize;
+            let len = product.pack(side, view).matrix_len() as isize;
             strides.iter_mut().zip(&view.strides).for_each(|(s, &of_view)| *s *= if of_view == 0 { 0 } else { len });
             strides
         });
@@ -221,30 +262,43 @@ impl Matmul {
         self.epilogue.iter().flat_map(Epilogue::names)
     }
 
-    /// Returns the index of the operand that has to be packed, and how. The kernel reads the packed
-    /// matrix in its place.
-    pub(crate) fn packed(&self, operands: [&View; 2]) -> Option<(usize, Pack)> {
-        let index = self.packed? as usize;
-        Some((index, self.pack(operands[index])))
+    /// Returns the indices of the operands that have to be packed, and how. The kernel reads the
+    /// packed matrices in their places.
+    pub(crate) fn packed(&self, operands: [&View; 2]) -> Vec<(usize, Pack)> {
+        let sides = [ProductSide::Left, ProductSide::Right].into_iter().filter(|&side| self.packing.packs(side));
+        sides.map(|side| (side as usize, self.pack(side, operands[side as usize]))).collect()
     }
 
-    fn pack(&self, view: &View) -> Pack {
-        let side = self.packed.expect("an operand is packed");
+    fn pack(&self, side: ProductSide, view: &View) -> Pack {
         let (columns, at) = match side {
             ProductSide::Left => (self.m, self.at[0].transposed()),
             ProductSide::Right => (self.n, self.at[1]),
         };
         let (shape, strides): (Vec<usize>, Vec<isize>) = distinct(view).unzip();
         let batch = merged(&shape, [&strides]);
-        Pack { inner: self.k, columns, at, batch, level: self.level, dtype: view.dtype }
+        let format = match self.packing {
+            Packing::Tiles { unit, .. } => PackFormat::Tiles(unit, side),
+            _ => PackFormat::Panels(self.level),
+        };
+        Pack { inner: self.k, columns, at, batch, format, dtype: view.dtype }
     }
 
     /// Returns the rows and columns that the tiles compute: those of the result or its transpose.
     fn extents(&self) -> [usize; 2] {
-        match self.packed {
-            Some(ProductSide::Left) => [self.n, self.m],
+        match self.packing {
+            Packing::Panels(ProductSide::Left) => [self.n, self.m],
             _ => [self.m, self.n],
         }
+    }
+
+    /// Returns the number of multiplications from which on work is split over threads.
+    fn parallel(&self) -> usize {
+        if self.rounds() { PARALLEL_TILES } else { PARALLEL }
+    }
+
+    /// Returns whether the operands are rounded to `bf16`.
+    pub(crate) fn rounds(&self) -> bool {
+        matches!(self.packing, Packing::Tiles { .. })
     }
 
     /// Returns the rows and columns of a block, for this number of matrices. They are multiples of
@@ -252,17 +306,22 @@ impl Matmul {
     fn blocks(&self, dtype: DType, matrices: usize) -> [usize; 2] {
         let extents = self.extents();
         let ([rows, columns, _], copies) = match dtype {
+            _ if self.rounds() => ([tiles::AT_ONCE, tiles::AT_ONCE, 1], false),
             DType::F64 => (self.level.tile::<f64>(), gemm::copies_panels::<f64>(self.level)),
             _ => (self.level.tile::<f32>(), gemm::copies_panels::<f32>(self.level)),
         };
         let even =
             |n: usize, most: usize, tile: usize| n.div_ceil(n.div_ceil(most).max(1)).max(1).next_multiple_of(tile);
-        let mut block = [even(extents[0], ROWS, rows), even(extents[1], COLUMNS, columns)];
+        let most = match self.packing {
+            Packing::Tiles { .. } => [rows_of_tiles(self.k), COLUMNS_OF_TILES],
+            _ => [ROWS, COLUMNS],
+        };
+        let mut block = [even(extents[0], most[0], rows), even(extents[1], most[1], columns)];
         // Blocks change no result, so their number may depend on the number of threads.
         let parts = (PARTS * threads::n_threads()).div_ceil(matrices.max(1));
-        let wanted = (self.work_of_matrix() / PARALLEL).min(parts);
+        let wanted = (self.work_of_matrix() / self.parallel()).min(parts);
         let count = |block: [usize; 2]| extents[0].div_ceil(block[0]) * extents[1].div_ceil(block[1]);
-        let cuts = if self.packed.is_none() && copies { CUTS_OF_COPIES } else { CUTS };
+        let cuts = if self.packing == Packing::None && copies { CUTS_OF_COPIES } else { CUTS };
         while count(block) < wanted {
             let Some((axis, _)) = cuts.into_iter().find(|&(axis, least)| block[axis] > least && extents[axis] > least)
             else {
@@ -276,8 +335,9 @@ impl Matmul {
     pub(crate) fn run(&self, operands: &[TensorOperand], out: &mut [u8], sources: &Sources<'_>) {
         let (a, b) = (operands[0].view(), operands[1].view());
         match a.dtype {
-            DType::F32 => self.tiles::<f32>(operands, out, sources),
-            DType::F64 => self.tiles::<f64>(operands, out, sources),
+            DType::BF16 => self.tiles(operands, out, sources),
+            DType::F32 => self.panels::<f32>(operands, out, sources),
+            DType::F64 => self.panels::<f64>(operands, out, sources),
             DType::I32 => self.loops::<i32>(a, b, out, sources, |sum, x, w| sum.wrapping_add(x.wrapping_mul(w))),
             DType::I64 => self.loops::<i64>(a, b, out, sources, |sum, x, w| sum.wrapping_add(x.wrapping_mul(w))),
             DType::U32 => self.loops::<u32>(a, b, out, sources, |sum, x, w| sum.wrapping_add(x.wrapping_mul(w))),
@@ -303,8 +363,12 @@ impl Matmul {
             return 0;
         }
         let forward = |axis: &Axis<2>| (axis.n - 1) * axis.strides[operand].max(0) as usize;
-        let matrix = match self.packed {
-            Some(side) if side as usize == operand => self.k * self.extents()[1],
+        let side = [ProductSide::Left, ProductSide::Right][operand];
+        let matrix = match self.packing {
+            Packing::Tiles { .. } if self.packing.packs(side) => {
+                tiles::packed_len(side, self.k, [self.m, self.n][operand])
+            }
+            Packing::Panels(packed) if packed == side => self.k * self.extents()[1],
             _ => {
                 let [rows, columns] = [[self.m, self.k], [self.k, self.n]][operand];
                 (rows - 1) * self.at[operand].down + (columns - 1) * self.at[operand].right + 1
@@ -313,39 +377,60 @@ impl Matmul {
         start + self.batch.iter().map(forward).sum::<usize>() + matrix
     }
 
-    fn tiles<T: Lane + CpuElement<Mem = T>>(&self, operands: &[TensorOperand], out: &mut [u8], sources: &Sources<'_>) {
-        let y: &mut [T] = bytemuck::cast_slice_mut(out);
-        let size = self.m * self.n;
-        if y.is_empty() {
-            return;
+    fn panels<T: Lane + CpuElement<Mem = T>>(&self, operands: &[TensorOperand], out: &mut [u8], sources: &Sources<'_>) {
+        let data = [0, 1].map(|i| sources.elements::<T>(operands[i].view().base));
+        let run = self.started(operands, bytemuck::cast_slice_mut::<u8, T>(out), sources, (data[0], data[1]));
+        // SAFETY: each block is computed once, and the extents of the operands were checked.
+        run.all_blocks(|block| unsafe { run.panels(&block) });
+    }
+
+    fn tiles(&self, operands: &[TensorOperand], out: &mut [u8], sources: &Sources<'_>) {
+        let Packing::Tiles { unit, packs_right } = self.packing else { panic!("an operand is packed in tiles") };
+        let out = bytemuck::cast_slice_mut::<u8, f32>(out);
+        let [left, right] = [0, 1].map(|i| sources.bytes(operands[i].view().base));
+        let left = bytemuck::cast_slice::<u8, u16>(left);
+        if packs_right {
+            let run = self.started(operands, out, sources, (left, bytemuck::cast_slice::<u8, u16>(right)));
+            let right = |start, columns| {
+                RightTiles::Packed(
+                    run.right[start..][tiles::packed_len(ProductSide::Right, self.k, columns)..].as_ptr(),
+                )
+            };
+            // SAFETY: as above.
+            run.all_blocks(|block| unsafe { run.tiles(&block, unit, right) });
+        } else {
+            let run = self.started(operands, out, sources, (left, bytemuck::cast_slice::<u8, f32>(right)));
+            let at = self.at[1];
+            let right = |start, columns| RightTiles::Unpacked(&run.right[start..][columns * at.right..], at);
+            // SAFETY: as above.
+            run.all_blocks(|block| unsafe { run.tiles(&block, unit, right) });
         }
-        let views = [operands[0].view(), operands[1].view()];
-        let data = views.map(|view| sources.elements::<T>(view.base));
-        for i in 0..2 {
-            assert!(self.end(i, views[i].offset) <= data[i].len(), "operand {i} is read where it is not");
+    }
+
+    /// Begins a matmul, and checks the extents of the operands.
+    fn started<'a, 's, L, R, T>(
+        &'a self,
+        operands: &'a [TensorOperand],
+        out: &'a mut [T],
+        sources: &'a Sources<'s>,
+        (left, right): (&'a [L], &'a [R]),
+    ) -> MatmulRun<'a, 's, L, R, T> {
+        let start = [0, 1].map(|i| operands[i].view().offset);
+        for (i, len) in [left.len(), right.len()].into_iter().enumerate() {
+            let is_inside = out.is_empty() || self.end(i, start[i]) <= len;
+            assert!(is_inside, "operand {i} is read where it is not");
         }
-        let matrices = y.len() / size;
         let [rows, columns] = self.extents();
-        let counts = [rows.div_ceil(self.block[0]), columns.div_ceil(self.block[1])];
-        let n_blocks = counts[0] * counts[1];
-        let all = MatmulRun {
+        MatmulRun {
             product: self,
-            data: data.map(<[T]>::as_ptr),
-            start: views.map(|view| view.offset),
-            result: y.as_mut_ptr(),
-            columns_of_blocks: counts[1],
+            left,
+            right,
+            start,
+            matrices: out.len() / (self.m * self.n).max(1),
+            result: out.as_mut_ptr(),
+            blocks: [rows.div_ceil(self.block[0]), columns.div_ceil(self.block[1])],
             operands,
             sources,
-        };
-        let work = self.work_of_matrix();
-        // SAFETY: each part is computed once; `end` was used to check the elements that they read.
-        let part = |i: usize| unsafe { all.block(i / n_blocks, i % n_blocks) };
-        if matrices * work < 2 * PARALLEL {
-            (0..matrices * n_blocks).for_each(part);
-        } else {
-            let least = (PARALLEL * n_blocks / work.max(1)).max(1);
-            let n = matrices * n_blocks;
-            threads::indices(n.div_ceil(least), &|i| (i * least..n.min((i + 1) * least)).for_each(part));
         }
     }
 
@@ -393,67 +478,152 @@ fn distinct(view: &View) -> impl Iterator<Item = (usize, isize)> {
     axes.map(|(&n, &stride)| if stride == 0 { (1, 0) } else { (n, stride) })
 }
 
-/// A running matmul of floats.
-struct MatmulRun<'a, 's, T> {
+/// Returns whether a unit that multiplies tiles is faster than vectors.
+fn suits_tiles([m, k, n]: [usize; 3], [_, right_is_kept]: [bool; 2]) -> bool {
+    let least = |extents: &[usize]| extents.iter().all(|&n| n >= LEAST_FOR_TILES);
+    if right_is_kept { m > 0 && least(&[k, n]) } else { least(&[m, k, n]) }
+}
+
+/// Returns the maximum number of rows of a block of tiles.
+fn rows_of_tiles(inner: usize) -> usize {
+    (CACHED_OF_TILES / inner.max(1)).clamp(tiles::AT_ONCE, ROWS_OF_TILES)
+}
+
+/// A running matmul, with the elements of its operands as the kernel reads them.
+struct MatmulRun<'a, 's, L, R, T> {
     product: &'a Matmul,
-    data: [*const T; 2],
+    left: &'a [L],
+    right: &'a [R],
+    /// The indices of the first elements of both operands.
     start: [usize; 2],
     result: *mut T,
-    /// The number of blocks in a row of blocks.
-    columns_of_blocks: usize,
+    /// The number of matrices, and that of the blocks of one along its rows and its columns.
+    matrices: usize,
+    blocks: [usize; 2],
     operands: &'a [TensorOperand],
     sources: &'a Sources<'s>,
 }
 
 // SAFETY: the operands are only read; parts of the result that are written at the same time do not
 // overlap.
-unsafe impl<T: Sync> Sync for MatmulRun<'_, '_, T> {}
+unsafe impl<L: Sync, R: Sync, T: Sync> Sync for MatmulRun<'_, '_, L, R, T> {}
 
-impl<T: Lane> MatmulRun<'_, '_, T> {
-    /// Computes a block of a matrix and its epilogue.
+/// A block of one of the matrices of a running matmul: its first row and column, and their number.
+struct MatrixBlock {
+    matrix: usize,
+    first: [usize; 2],
+    extents: [usize; 2],
+}
+
+impl<L: Sync, R: Sync, T: Lane> MatmulRun<'_, '_, L, R, T> {
+    /// Computes all blocks, in several threads if there is much to do.
+    fn all_blocks(&self, compute: impl Fn(MatrixBlock) + Sync) {
+        let p = self.product;
+        let of_matrix = self.blocks[0] * self.blocks[1];
+        let part = |i: usize| {
+            let (matrix, block) = (i / of_matrix, i % of_matrix);
+            let at = [block / self.blocks[1], block % self.blocks[1]];
+            let first = [0, 1].map(|axis| at[axis] * p.block[axis]);
+            let extents = [0, 1].map(|axis| p.block[axis].min(p.extents()[axis] - first[axis]));
+            compute(MatrixBlock { matrix, first, extents });
+        };
+        let n = self.matrices * of_matrix;
+        let (work, parallel) = (p.work_of_matrix(), p.parallel());
+        if self.matrices * work < 2 * parallel {
+            (0..n).for_each(part);
+        } else {
+            let least = (parallel * of_matrix / work.max(1)).max(1);
+            threads::indices(n.div_ceil(least), &|i| (i * least..n.min((i + 1) * least)).for_each(part));
+        }
+    }
+
+    /// Applies the epilogue to rows and columns of the result of a matrix.
+    ///
+    /// # Safety
+    /// The extents must be those of the matmul, and nothing else may write or read this part of the
+    /// result.
+    unsafe fn finish(&self, matrix: usize, first: [usize; 2], [rows, columns]: [usize; 2]) {
+        let p = self.product;
+        let Some(epilogue) = p.epilogue.as_ref().filter(|_| !p.adds) else { return };
+        let (runs, len) = if columns == p.n { (1, rows * columns) } else { (rows, columns) };
+        for i in 0..runs {
+            let start = matrix * p.m * p.n + (first[0] + i) * p.n + first[1];
+            // SAFETY: the caller guarantees that nothing else uses this part.
+            let part = unsafe { std::slice::from_raw_parts_mut(self.result.add(start), len) };
+            // The matmul is the first operand of the epilogue. The others follow the two operands
+            // of the operation.
+            epilogue.run(&self.operands[1..], start, bytemuck::cast_slice_mut(part), self.sources);
+        }
+    }
+}
+
+impl<R: Sync> MatmulRun<'_, '_, u16, R, f32> {
+    /// Computes a block of matrices in tiles, and its epilogue. `right` returns the right matrix
+    /// that begins at an element, from a column on.
     ///
     /// # Safety
     /// The operands must be as large as the matmul says, and nothing else may write or read this
     /// block of the result.
-    unsafe fn block(&self, matrix: usize, block: usize) {
+    unsafe fn tiles<'r>(&self, block: &MatrixBlock, unit: TileUnit, right: impl Fn(usize, usize) -> RightTiles<'r>) {
         let p = self.product;
-        let extents = p.extents();
-        let first = [block / self.columns_of_blocks * p.block[0], block % self.columns_of_blocks * p.block[1]];
-        let [rows, columns] = [0, 1].map(|i| p.block[i].min(extents[i] - first[i]));
+        let &MatrixBlock { matrix, first, extents: [rows, columns] } = block;
         let start = p.start(matrix, self.start);
-        let in_matrix = matrix * p.m * p.n;
-        // SAFETY: these are elements of a block of the matrices.
-        let (left, left_at, right, right_at, result, result_at) = unsafe {
-            let [a, b] = [0, 1].map(|i| self.data[i].wrapping_add(start[i]));
-            let y = self.result.add(in_matrix);
-            match p.packed {
-                Some(ProductSide::Left) => {
-                    let at = p.at[1].transposed();
-                    let result = y.add(first[1] * p.n + first[0]);
-                    (
-                        b.wrapping_add(first[0] * at.down),
-                        at,
-                        a.wrapping_add(first[1] * p.k),
-                        RightLayout::Packed,
-                        result,
-                        Strides { down: 1, right: p.n },
-                    )
-                }
-                packed => {
-                    let result = y.add(first[0] * p.n + first[1]);
-                    let (right, right_at) = match packed {
-                        Some(_) => (b.wrapping_add(first[1] * p.k), RightLayout::Packed),
-                        None => (b.wrapping_add(first[1]), RightLayout::Rows { apart: p.at[1].down }),
-                    };
-                    (
-                        a.wrapping_add(first[0] * p.at[0].down),
-                        p.at[0],
-                        right,
-                        right_at,
-                        result,
-                        Strides { down: p.n, right: 1 },
-                    )
-                }
+        let tiles = TileBlock {
+            rows,
+            columns,
+            inner: p.k,
+            left: self.left[start[0]..][tiles::packed_len(ProductSide::Left, p.k, first[0])..].as_ptr(),
+            right: right(start[1], first[1]),
+            result: self.result.wrapping_add(matrix * p.m * p.n + first[0] * p.n + first[1]),
+            apart: p.n,
+            adds: p.adds,
+        };
+        // SAFETY: guaranteed by the caller. Packed matrices come from `Pack`.
+        unsafe {
+            tiles.run(unit);
+            self.finish(matrix, first, block.extents);
+        }
+    }
+}
+
+impl<T: Lane> MatmulRun<'_, '_, T, T, T> {
+    /// Computes a block from panels of vectors, or from matrices that are not packed, and its
+    /// epilogue.
+    ///
+    /// # Safety
+    /// The operands must be as large as the matmul says, and nothing else may write or read this
+    /// block of the result.
+    unsafe fn panels(&self, block: &MatrixBlock) {
+        let p = self.product;
+        let &MatrixBlock { matrix, first, extents: [rows, columns] } = block;
+        let start = p.start(matrix, self.start);
+        let [a, b] = [self.left.as_ptr().wrapping_add(start[0]), self.right.as_ptr().wrapping_add(start[1])];
+        let y = self.result.wrapping_add(matrix * p.m * p.n);
+        let (left, left_at, right, right_at, result, result_at) = match p.packing {
+            Packing::Panels(ProductSide::Left) => {
+                let at = p.at[1].transposed();
+                (
+                    b.wrapping_add(first[0] * at.down),
+                    at,
+                    a.wrapping_add(first[1] * p.k),
+                    RightLayout::Packed,
+                    y.wrapping_add(first[1] * p.n + first[0]),
+                    Strides { down: 1, right: p.n },
+                )
+            }
+            packing => {
+                let (right, right_at) = match packing {
+                    Packing::None => (b.wrapping_add(first[1]), RightLayout::Rows { apart: p.at[1].down }),
+                    _ => (b.wrapping_add(first[1] * p.k), RightLayout::Packed),
+                };
+                (
+                    a.wrapping_add(first[0] * p.at[0].down),
+                    p.at[0],
+                    right,
+                    right_at,
+                    y.wrapping_add(first[0] * p.n + first[1]),
+                    Strides { down: p.n, right: 1 },
+                )
             }
         };
         let run = |left_copy: Option<*mut T>| {
@@ -479,20 +649,12 @@ impl<T: Lane> MatmulRun<'_, '_, T> {
         } else {
             run(None)
         }
-        let Some(epilogue) = p.epilogue.as_ref().filter(|_| !p.adds) else { return };
-        let (first, [rows, columns]) = match p.packed {
-            Some(ProductSide::Left) => ([first[1], first[0]], [columns, rows]),
-            _ => (first, [rows, columns]),
+        let (first, extents) = match p.packing {
+            Packing::Panels(ProductSide::Left) => ([first[1], first[0]], [columns, rows]),
+            _ => (first, block.extents),
         };
-        let (runs, len) = if columns == p.n { (1, rows * columns) } else { (rows, columns) };
-        for i in 0..runs {
-            let start = in_matrix + (first[0] + i) * p.n + first[1];
-            // SAFETY: the caller guarantees that nothing else uses this block.
-            let part = unsafe { std::slice::from_raw_parts_mut(self.result.add(start), len) };
-            // The matmul is the first operand of the epilogue. The others follow the two operands
-            // of the operation.
-            epilogue.run(&self.operands[1..], start, bytemuck::cast_slice_mut(part), self.sources);
-        }
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.finish(matrix, first, extents) };
     }
 }
 
@@ -516,23 +678,40 @@ pub(crate) struct Pack {
     columns: usize,
     at: Strides,
     batch: Vec<Axis<1>>,
-    level: InstructionSet,
+    format: PackFormat,
+    /// The type of the matrix before it is packed.
     dtype: DType,
+}
+
+/// The form of a packed matrix.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum PackFormat {
+    /// Panels of vectors.
+    Panels(InstructionSet),
+    /// Tiles of `bf16`.
+    Tiles(TileUnit, ProductSide),
 }
 
 impl Pack {
     /// Creates the packing of the transpose of a row-major matrix with `columns` rows.
     pub(crate) fn transposed(columns: usize, inner: usize, dtype: DType) -> Pack {
         let at = Strides { down: 1, right: inner };
-        Pack { inner, columns, at, batch: Vec::new(), level: InstructionSet::best(), dtype }
+        let format = PackFormat::Panels(InstructionSet::best());
+        Pack { inner, columns, at, batch: Vec::new(), format, dtype }
     }
 
     /// Returns the number of elements of a packed matrix.
     fn matrix_len(&self) -> usize {
-        match self.dtype {
-            DType::F32 => gemm::packed_len::<f32>(self.level, self.inner, self.columns),
-            _ => gemm::packed_len::<f64>(self.level, self.inner, self.columns),
+        match (self.format, self.dtype) {
+            (PackFormat::Tiles(_, side), _) => tiles::packed_len(side, self.inner, self.columns),
+            (PackFormat::Panels(level), DType::F32) => gemm::packed_len::<f32>(level, self.inner, self.columns),
+            (PackFormat::Panels(level), _) => gemm::packed_len::<f64>(level, self.inner, self.columns),
         }
+    }
+
+    /// Returns the element type of the result.
+    pub(crate) fn dtype(&self) -> DType {
+        if let PackFormat::Tiles(..) = self.format { DType::BF16 } else { self.dtype }
     }
 
     /// Returns the number of elements of the result.
@@ -541,32 +720,60 @@ impl Pack {
     }
 
     pub(crate) fn run(&self, operand: &View, out: &mut [u8], sources: &Sources<'_>) {
-        match self.dtype {
-            DType::F32 => self.run_as::<f32>(operand, bytemuck::cast_slice_mut(out), sources),
-            DType::F64 => self.run_as::<f64>(operand, bytemuck::cast_slice_mut(out), sources),
-            other => panic!("a packed matrix of {other}"),
+        match (self.format, self.dtype) {
+            (PackFormat::Panels(level), DType::F32) => self.run_in_panels::<f32>(level, operand, out, sources),
+            (PackFormat::Panels(level), DType::F64) => self.run_in_panels::<f64>(level, operand, out, sources),
+            (PackFormat::Tiles(unit, side), DType::F32) => {
+                let (from, extents) = (sources.elements::<f32>(operand.base), [self.inner, self.columns]);
+                let wide = tiles::lines_at_once(side);
+                let panel = tiles::packed_len(side, self.inner, wide);
+                self.run_as::<u16>([wide, panel], operand.offset, out, |start, first, to| {
+                    tiles::pack(unit, side, &from[start..], self.at, extents, first, to);
+                });
+            }
+            (_, other) => panic!("a packed matrix of {other}"),
         }
     }
 
-    fn run_as<T: Lane + CpuElement<Mem = T>>(&self, operand: &View, out: &mut [T], sources: &Sources<'_>) {
+    fn run_in_panels<T: Lane + CpuElement<Mem = T>>(
+        &self,
+        level: InstructionSet,
+        operand: &View,
+        out: &mut [u8],
+        sources: &Sources<'_>,
+    ) {
         let from = sources.elements::<T>(operand.base);
+        let wide = level.tile::<T>()[1];
+        self.run_as::<T>([wide, wide * self.inner], operand.offset, out, |start, first, to| {
+            gemm::pack(level, &from[start..], self.at, self.inner, self.columns, first / wide, to);
+        });
+    }
+
+    /// Packs all matrices with `pack`, which is called with the first element of a matrix, the
+    /// first of the columns to pack, and memory. It packs `wide` columns together to `panel`
+    /// elements.
+    fn run_as<P: bytemuck::Pod + Send>(
+        &self,
+        [wide, panel]: [usize; 2],
+        offset: usize,
+        out: &mut [u8],
+        pack: impl Fn(usize, usize, &mut [P]) + Sync,
+    ) {
+        let out: &mut [P] = bytemuck::cast_slice_mut(out);
         let len = self.matrix_len();
         if len == 0 {
             return;
         }
-        // Panels for about one part of the work.
-        let panel = self.level.tile::<T>()[1] * self.inner;
-        let panels = (PACKED / panel).max(1);
-        let matrix = |(i, out): (usize, &mut [T])| {
+        // Panels for about one part of the work. Rows of few columns would be read from many pages.
+        let panels = (PACKED / panel).max(if wide < LEAST_WIDE { LEAST_WIDE / wide } else { 1 });
+        let matrix = |(i, out): (usize, &mut [P])| {
             let mut rest = i;
-            let start = self.batch.iter().rev().fold(operand.offset, |start, axis| {
+            let start = self.batch.iter().rev().fold(offset, |start, axis| {
                 let i = (rest % axis.n) as isize;
                 rest /= axis.n;
                 start.wrapping_add_signed(i * axis.strides[0])
             });
-            let some = |(part, out): (usize, &mut [T])| {
-                gemm::pack(self.level, &from[start..], self.at, self.inner, self.columns, part * panels, out);
-            };
+            let some = |(part, out): (usize, &mut [P])| pack(start, part * panels * wide, out);
             if len < 2 * PACKED {
                 out.chunks_mut(panels * panel).enumerate().for_each(some);
             } else {
@@ -581,5 +788,7 @@ impl Pack {
     }
 }
 
+/// The minimum number of columns that one part of the work packs, if there are as many.
+const LEAST_WIDE: usize = 128;
 /// The number of elements that one part of the work packs.
 const PACKED: usize = 1 << 16;

@@ -27,6 +27,11 @@ pub(crate) mod reference;
 mod row_tiles;
 pub(crate) mod rows;
 pub(crate) mod softmax;
+#[cfg_attr(
+    not(all(target_arch = "x86_64", target_os = "linux")),
+    allow(dead_code, unused_variables, reason = "no unit is known there")
+)]
+pub(crate) mod tiles;
 pub(crate) mod walk;
 
 pub(crate) use op::{ScalarOp, SourceOp, TensorOp};

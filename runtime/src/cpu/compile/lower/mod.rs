@@ -20,6 +20,7 @@ use super::{
 use crate::cpu::element::scalar_to_reg;
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
+use crate::cpu::kernels::tiles::TileUnit;
 use anabranch_dsl::fusion::{Fusion, NodeRole};
 use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
 use anabranch_dsl::ops::{ASSUMED_EXTENT, CostCx, OpClass, OpCost};
@@ -35,12 +36,14 @@ pub(crate) struct LowerOptions {
     pub(crate) fuse: bool,
     /// The maximum number of bytes of results that are computed while lowering.
     pub(crate) max_evaluated: u128,
+    /// The unit for which operands of matmuls may be rounded.
+    pub(crate) tiles: Option<TileUnit>,
 }
 
 #[cfg(test)]
 impl Default for LowerOptions {
     fn default() -> LowerOptions {
-        LowerOptions { check_finite: false, fuse: true, max_evaluated: u128::MAX }
+        LowerOptions { check_finite: false, fuse: true, max_evaluated: u128::MAX, tiles: None }
     }
 }
 

@@ -152,10 +152,10 @@ impl<'g> Lower<'g> {
             ProductKernel::Matmul => {
                 let kept = [0, 1].map(|i| self.kept_in(&operands[i]).is_some());
                 let [mut a, mut b] = operands;
-                let matmul = Matmul::merged(&mut a, &mut b, &out, kept);
+                let matmul = Matmul::merged(&mut a, &mut b, &out, kept, self.options.tiles);
                 let packed = matmul.packed([&a, &b]);
                 operands = [a, b];
-                if let Some((index, pack)) = packed {
+                for (index, pack) in packed {
                     operands[index] = self.pack(&operands[index], pack, def.name, loc);
                 }
                 Kernel::Matmul(match epilogue {
@@ -209,7 +209,7 @@ impl<'g> Lower<'g> {
         if let Some((_, packed)) = found {
             return packed.to.clone();
         }
-        let to = self.new_buffer(view.dtype, vec![pack.len()]);
+        let to = self.new_buffer(pack.dtype(), vec![pack.len()]);
         let operands = vec![TensorOperand::View(view.clone())];
         let kernel = Kernel::Pack(pack.clone());
         let op: TensorOpId = self.add_op(kernel, operands, Out::View(to.clone()), None, name, loc);
