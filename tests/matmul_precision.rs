@@ -50,6 +50,13 @@ fn a_session_or_a_function_says_whether_operands_are_rounded() {
     let own = other.function(product).unwrap();
     assert_eq!(own.call((&x, &w)).unwrap(), exact);
     assert_close(&own.matmul_precision(MatmulPrecision::Bf16).call((&x, &w)).unwrap(), &expected, 1e-6);
+    // The largest numbers round to infinity, so a checked function does not round.
+    let large = Array::new([20, 40], vec![f32::MAX; 800]);
+    let zeros = Array::new([40, 30], vec![0.0f32; 1200]);
+    let unchecked = session.function(product).unwrap();
+    assert!(unchecked.call((&large, &zeros)).unwrap().as_slice()[0].is_nan());
+    let checked = session.function(product).unwrap().check_finite(true);
+    assert_eq!(checked.call((&large, &zeros)).unwrap(), Array::new([20, 30], vec![0.0; 600]));
     // The interpreter defines what is computed in full precision.
     let interpreted = rounding().interpreted(true).build().unwrap().function(product).unwrap();
     assert_close(&interpreted.call((&x, &w)).unwrap(), &exact, 1e-6);

@@ -136,7 +136,8 @@ impl SessionBuilder {
     ///
     /// CPUs with AMX (Intel's since Sapphire Rapids) on Linux multiply `bf16` several times faster
     /// than `f32`. Other devices compute in full precision, and so do matmuls of other types, small
-    /// matmuls, convolutions and attention. Gradients of matmuls are matmuls like others.
+    /// matmuls, convolutions, attention, and functions with
+    /// [`check_finite`](Function::check_finite). Gradients of matmuls are matmuls like others.
     /// [`Function::explain`] shows which ones are rounded.
     ///
     /// ```

@@ -25,11 +25,14 @@ pub(super) const SLAB: usize = 256;
 const WIDEST: usize = 64;
 const MOST_ROWS: usize = 8;
 /// The number of tiles below each other up to which they read rows of the right matrix in place.
-/// For more of them, narrow panels are copied: the rows are often a power of two apart, and then
-/// take each other's place in the caches. For wide panels this was not measured.
+/// For more of them, panels are copied: the rows are often a power of two apart, and then take each
+/// other's place in the caches, and each is in another page. Wide panels are not copied if their
+/// rows are near each other.
 const IN_PLACE: usize = 2;
-/// The columns of the widest panel that is copied.
+/// The columns of the widest panel that is always copied, and the bytes between rows from which on
+/// wider ones are.
 const NARROW: usize = 16;
+const FAR: usize = 1536;
 /// Number of rows of the right matrix between prefetch and copy, and the bytes between rows from
 /// which on they are prefetched: each is then in another page, so the processor does not foresee
 /// them.
@@ -82,9 +85,16 @@ pub(super) struct GemmBlock<T> {
     pub(super) left_copy: Option<*mut T>,
 }
 
-/// Returns whether a block of many rows copies the panels of a right matrix that is not packed.
-pub(super) fn copies_panels<T: Lane>(level: InstructionSet) -> bool {
-    level.tile::<T>()[1] <= NARROW
+/// Returns whether a block of many rows copies the panels of a right matrix that is not packed, and
+/// whose rows are `apart` elements apart.
+pub(super) fn copies_panels<T: Lane>(level: InstructionSet, apart: usize) -> bool {
+    is_copied::<T>(level.tile::<T>()[1], apart)
+}
+
+/// Returns whether panels of `wide` columns are copied.
+#[inline(always)]
+fn is_copied<T>(wide: usize, apart: usize) -> bool {
+    wide <= NARROW || apart * size_of::<T>() >= FAR
 }
 
 /// Returns the number of elements of a packed matrix.
@@ -179,7 +189,10 @@ impl<T: Lane> Task<T> for GemmBlock<T> {
             let wide = V::N * VECTORS;
             let slabs = self.inner.div_ceil(SLAB).max(1);
             let slab = self.inner.div_ceil(slabs);
-            let reads_in_place = wide > NARROW || self.rows <= IN_PLACE * ROWS;
+            let reads_in_place = match self.right_at {
+                RightLayout::Rows { apart } => !is_copied::<T>(wide, apart) || self.rows <= IN_PLACE * ROWS,
+                RightLayout::Packed => true,
+            };
             let mut copy = [MaybeUninit::<T>::uninit(); SLAB * WIDEST];
             for s in 0..slabs {
                 if stop::is_set() {
@@ -502,7 +515,7 @@ mod tests {
     /// Compares every instruction set with plain loops, for all layouts of operands and result.
     fn levels_agree<T: Lane + From<i8> + std::fmt::Debug>() {
         for [rows, inner, columns] in
-            [[1, 3, 1], [1, 260, 270], [7, 300, 49], [23, 17, 130], [27, 300, 150], [6, 0, 16]]
+            [[1, 3, 1], [1, 260, 270], [7, 300, 49], [23, 17, 130], [27, 300, 150], [20, 10, 400], [6, 0, 16]]
         {
             let (a, b) = (numbers::<T>(rows * inner), numbers::<T>(inner * columns));
             let mut expected = vec![T::default(); rows * columns];

@@ -304,11 +304,11 @@ impl Matmul {
     /// Returns the rows and columns of a block, for this number of matrices. They are multiples of
     /// those of a tile, and as even as that allows, since threads compute equally many blocks.
     fn blocks(&self, dtype: DType, matrices: usize) -> [usize; 2] {
-        let extents = self.extents();
+        let (extents, apart) = (self.extents(), self.at[1].down);
         let ([rows, columns, _], copies) = match dtype {
             _ if self.rounds() => ([tiles::AT_ONCE, tiles::AT_ONCE, 1], false),
-            DType::F64 => (self.level.tile::<f64>(), gemm::copies_panels::<f64>(self.level)),
-            _ => (self.level.tile::<f32>(), gemm::copies_panels::<f32>(self.level)),
+            DType::F64 => (self.level.tile::<f64>(), gemm::copies_panels::<f64>(self.level, apart)),
+            _ => (self.level.tile::<f32>(), gemm::copies_panels::<f32>(self.level, apart)),
         };
         let even =
             |n: usize, most: usize, tile: usize| n.div_ceil(n.div_ceil(most).max(1)).max(1).next_multiple_of(tile);

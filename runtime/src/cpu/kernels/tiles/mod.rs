@@ -49,9 +49,10 @@ pub(crate) enum TileUnit {
 
 impl TileUnit {
     /// Returns the unit with which a program computes its matmuls, or `None` if the user wants full
-    /// precision or the processor has no such unit.
+    /// precision or the processor has no such unit. Checked programs have none: a large number may
+    /// be rounded to infinity, and the error would not name the matmul.
     pub(crate) fn of(options: &CompileOptions) -> Option<TileUnit> {
-        if options.matmul_precision == MatmulPrecision::Full {
+        if options.matmul_precision == MatmulPrecision::Full || options.check_finite {
             return None;
         }
         #[cfg(any(test, feature = "testing"))]
