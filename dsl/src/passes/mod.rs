@@ -58,7 +58,7 @@ pub use simplify::Simplify;
 pub use specialize::specialize;
 pub use split_reductions::{parts_of_rows, split_reductions};
 pub use sums_to_concat::SumsToConcat;
-pub use trips::{CountedLoop, Limit, count, trips};
+pub use trips::{CountedLoop, Limit, count, overwrites, trips};
 
 /// A transformation of graphs that preserves their semantics.
 pub trait Pass {

@@ -4,7 +4,8 @@ use super::made_by;
 use crate::DType;
 use crate::Graph;
 use crate::ir::dependence::{integer, step};
-use crate::ir::{Node, Value};
+use crate::ir::{LoopVar, Node, Op, Region, Value};
+use crate::ops::attributes::Along;
 use crate::ops::prim;
 
 /// A counted loop.
@@ -90,6 +91,40 @@ pub fn trips(g: &Graph, node: Node) -> Option<i64> {
     count.trips(integer(g, g.while_of(node).inits()[count.variable])?, limit)
 }
 
+/// Returns whether a `while` writes each element of a loop variable before anything reads it, so
+/// that its initial value does not matter.
+///
+/// That is so if iteration `i` of `n` only writes part `i` of `n` equal parts along an axis.
+pub fn overwrites(g: &Graph, var: LoopVar) -> bool {
+    let data = g.while_of(var.node);
+    let uses = |region: Region, v: Value| {
+        let region = g.region(region);
+        let operands = region.nodes.iter().flat_map(|&node| &g.node(node).operands);
+        operands.chain(&region.yields).filter(|&&used| used == v).count()
+    };
+    let is_written_in_parts = || {
+        let writer = g.node(g.producer(var.next)?);
+        let (Op::Prim(prim::DYNAMIC_UPDATE_SLICE, attrs), &[whole, part, start]) = (&writer.op, &writer.operands[..])
+        else {
+            return None;
+        };
+        let axis = Along::of(attrs).axis;
+        let extent = |v: Value| i64::try_from(g.ty(v).element().shape.known()?[axis]).ok();
+        let (depth, counter) = (extent(part)?, |v: Value| data.vars().find(|var| var.body_param == v));
+        let counter = match made_by(g, start) {
+            Some((prim::MUL, &[a, b])) if integer(g, b) == Some(depth) => counter(a),
+            Some((prim::MUL, &[a, b])) if integer(g, a) == Some(depth) => counter(b),
+            _ => counter(start).filter(|_| depth == 1),
+        }?;
+        let counts_from_zero = integer(g, counter.init) == Some(0) && step(g, counter) == Some(1);
+        let is_whole = trips(g, var.node)?.checked_mul(depth) == Some(extent(whole)?);
+        Some(whole == var.body_param && counts_from_zero && is_whole)
+    };
+    is_written_in_parts() == Some(true)
+        && [var.body_param, var.next].map(|v| uses(data.body(), v)) == [1, 1]
+        && uses(data.cond(), var.cond_param) == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,5 +170,59 @@ mod tests {
         let all = "%n = constant 2147483647 : i32[]
             %p = le %i, %n";
         assert_eq!(trips_of("2147483640", all, &by(1, "add")), None);
+    }
+
+    /// Returns whether a loop with this trip count, end of the condition, and body that computes
+    /// `%new`, overwrites its second variable.
+    fn is_overwritten(trips: u32, test: &str, body: &str) -> bool {
+        let text = format!(
+            "graph @f(%rows: f32[2, 3]) -> f32[8, 3] {{
+                %0 = constant 0 : i32[]
+                %zero = constant 0.0 : f32[]
+                %zeros = broadcast_to %zero {{shape=[8, 3]}} : f32[8, 3]
+                %i, %all = while (%i = %0, %all = %zeros | %rows = %rows) : (i32[], f32[8, 3]) cond {{
+                    %n = constant {trips} : i32[]
+                    %p = lt %i, %n : bool[]
+                    {test}
+                }} body {{
+                    %1 = constant 1 : i32[]
+                    %j = add %i, %1 : i32[]
+                    %2 = constant 2 : i32[]
+                    {body}
+                    yield %j, %new
+                }}
+                return %all
+            }}"
+        );
+        let g = Graph::parse(&text, "rows.ir").unwrap_or_else(|e| panic!("{}", e[0]));
+        let node = *g.region(g.root()).nodes.iter().find(|&&n| g.as_while(n).is_some()).unwrap();
+        overwrites(&g, g.while_of(node).var(1))
+    }
+
+    #[test]
+    fn a_loop_that_writes_each_row_overwrites_its_variable() {
+        let start = |start: &str| {
+            format!("%start = {start} : i32[]\n%new = dynamic_update_slice %all, %rows, %start {{axis=0}} : f32[8, 3]")
+        };
+        for (trips, test, body, expected) in [
+            (4, "yield %p", start("mul %i, %2"), true),
+            (4, "yield %p", start("mul %2, %i"), true),
+            // Not all rows are written.
+            (3, "yield %p", start("mul %i, %2"), false),
+            (4, "yield %p", start("mul %i, %1"), false),
+            (8, "yield %p", start("add %i, %2"), false),
+            // The others would be read.
+            (
+                4,
+                "yield %p",
+                start("mul %i, %2").replace("%new =", "%some =") + "\n%new = tanh %some : f32[8, 3]",
+                false,
+            ),
+            (4, "yield %p", start("mul %i, %2") + "\n%read = tanh %all : f32[8, 3]", false),
+            (4, "yield %p", start("mul %i, %2") + "\n%read = tanh %new : f32[8, 3]", false),
+            (4, "%read = tanh %all : f32[8, 3]\nyield %p", start("mul %i, %2"), false),
+        ] {
+            assert_eq!(is_overwritten(trips, test, &body), expected, "{trips} {test} {body}");
+        }
     }
 }

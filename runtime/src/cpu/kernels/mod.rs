@@ -45,6 +45,9 @@ use anabranch_dsl::ir::{FileOp, ListOp, QueueId, QueueOp};
 pub(crate) enum Kernel {
     /// No kernel: the operation is data of another instruction.
     Data,
+    /// No kernel: the result has arbitrary values, all of which are overwritten before anything
+    /// reads them.
+    Unspecified,
     /// No kernel: the message of an assertion.
     Assert(Template),
     /// A list operation.
@@ -187,6 +190,7 @@ pub(crate) fn run(op: &TensorOp, out: &mut [u8], sources: &Sources<'_>) -> Resul
             let size = view.dtype.size();
             out.copy_from_slice(&sources.bytes(view.base)[view.offset * size..][..size]);
         }
+        Kernel::Unspecified => {}
         Kernel::Data
         | Kernel::Assert(_)
         | Kernel::Print(..)

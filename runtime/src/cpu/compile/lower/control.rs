@@ -5,6 +5,7 @@ use crate::cpu::compile::{ParallelLoop, PushCount, TripCount};
 use crate::cpu::memory::Storage;
 use anabranch_dsl::ir::dependence;
 use anabranch_dsl::ir::{FileOp, Graph, ListForm, ListOp, LoopVar, Node, Op, QueueId, QueueOp, StackOp, Value};
+use anabranch_dsl::ops::prim;
 use anabranch_dsl::passes::{self, Limit};
 use anabranch_dsl::{Loc, Result, Type};
 
@@ -60,7 +61,7 @@ impl Lower<'_> {
         let (before, n_buffers) = (self.here(), self.draft.buffers.len() as u32);
         self.emit_item(Item::Ops(Vec::new()));
         let carried: Vec<LoweredValue> = data.results.iter().map(|&r| self.new_place(graph.ty(r))).collect();
-        self.move_all(&carried, construct.inits(), data.loc)?;
+        self.begin_variables(node, &carried, data.loc)?;
         let vars = construct.vars().map(|var| [var.cond_param, var.body_param]);
         let params = vars.chain(graph.captures(node).map(|capture| capture.params));
         for (params, place) in params.zip(carried.iter().chain(&captures)) {
@@ -97,6 +98,27 @@ impl Lower<'_> {
         self.current_loop = self.draft.loops[id as usize].parent;
         self.bind(&data.results, carried);
         Ok(())
+    }
+
+    /// Moves the initial values of loop variables to their places, but for those that the loop
+    /// overwrites. A checked run would find the values that are there before.
+    fn begin_variables(&mut self, node: Node, carried: &[LoweredValue], loc: Loc) -> Result<()> {
+        let may_skip = self.options.fuse && !self.options.check_finite;
+        let (mut places, mut inits) = (Vec::new(), Vec::new());
+        for (var, place) in self.graph.while_of(node).vars().zip(carried) {
+            match place {
+                LoweredValue::View(view) if may_skip && passes::overwrites(self.graph, var) => {
+                    let (out, name) = (Out::View(view.clone()), prim::DYNAMIC_UPDATE_SLICE.name);
+                    let op = self.add_op(Kernel::Unspecified, Vec::new(), out, None, name, loc);
+                    self.emit(Instr::Run(op));
+                }
+                _ => {
+                    places.push(place.clone());
+                    inits.push(var.init);
+                }
+            }
+        }
+        self.move_all(&places, &inits, loc)
     }
 
     /// Returns the trip count of a loop, if the loop is counted.
