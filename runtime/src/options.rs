@@ -64,11 +64,11 @@ pub enum MatmulPrecision {
     Full,
     /// Operands may be rounded to the nearest [`bf16`](anabranch_dsl::bf16), which keeps 8 of the
     /// 24 bits of each number. Products and sums are in `f32`. Subnormal numbers may count as
-    /// zeros.
+    /// zeros, and numbers above 3.39e38 as infinite.
     Bf16,
 }
 
-/// Options of the CPU engine. Results do not depend on them.
+/// Options of the CPU engine. Results do not depend on them, but for those of tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CpuOptions {
     /// Whether loops over numbers become native code.

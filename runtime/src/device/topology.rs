@@ -73,6 +73,10 @@ impl LinkSpeed {
     #[cfg(feature = "peers")]
     pub(crate) const PEER: LinkSpeed = LinkSpeed { bandwidth: 0.6e9, latency: 100e-6 };
 
+    /// The assumed link between two processes if a test of it took too long.
+    #[cfg(feature = "peers")]
+    pub(crate) const SLOW: LinkSpeed = LinkSpeed { bandwidth: 10e3, latency: 0.1 };
+
     /// The assumed link between a GPU and another device: a bus, and a thread that waits.
     pub(crate) const GPU: LinkSpeed = LinkSpeed { bandwidth: 8e9, latency: 30e-6 };
 

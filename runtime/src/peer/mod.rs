@@ -38,7 +38,7 @@
 /// or what they mean.
 macro_rules! protocol_version {
     () => {
-        3
+        4
     };
 }
 

@@ -187,17 +187,18 @@ impl RemoteDevices {
     }
 }
 
-/// Returns the outcome of a test of a link, of which a brief one may fail: a session works without.
+/// Returns the outcome of a test of a link. A brief one may take too long: a session works without.
 fn if_needed(kind: LinkTestKind, tested: Result<LinkReport>) -> Result<Option<LinkReport>> {
-    match kind {
-        LinkTestKind::Brief => Ok(tested.ok()),
-        LinkTestKind::Thorough => tested.map(Some),
+    match tested {
+        Err(error) if kind == LinkTestKind::Brief && error.kind == ErrorKind::DeadlineExceeded => Ok(None),
+        tested => tested.map(Some),
     }
 }
 
-/// Returns the speed of a link for placement, which a brief test finds only roughly.
+/// Returns the speed of a link for placement, which a brief test finds only roughly. If it took too
+/// long, the link is slow.
 fn speed_of(kind: LinkTestKind, report: Option<&LinkReport>) -> LinkSpeed {
-    let Some(report) = report else { return LinkSpeed::PEER };
+    let Some(report) = report else { return LinkSpeed::SLOW };
     let speed = LinkSpeed { bandwidth: report.bandwidth(), latency: report.latency().as_secs_f64() };
     if kind == LinkTestKind::Brief { speed.rounded() } else { speed }
 }
@@ -208,14 +209,16 @@ mod tests {
     use crate::device::LinkSpeed;
     use crate::peers::{NodeKey, Peer, PeerOptions, Profile};
     use crate::{Session, SessionBuilder};
-    use anabranch_dsl::{Diagnostic, Result};
+    use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 
     #[test]
-    fn a_session_begins_although_a_brief_test_of_a_link_fails() {
-        let fails = || Err(Diagnostic::new("the test of the link took too long"));
-        assert_eq!(if_needed(LinkTestKind::Brief, fails()).map_err(|error| error.message), Ok(None));
-        assert!(if_needed(LinkTestKind::Thorough, fails()).is_err());
-        assert_eq!(speed_of(LinkTestKind::Brief, None), LinkSpeed::PEER);
+    fn a_session_begins_although_a_brief_test_of_a_link_takes_too_long() {
+        let fails = |kind| Err(Diagnostic::new("the test of the link took too long").of_kind(kind));
+        let is_late = if_needed(LinkTestKind::Brief, fails(ErrorKind::DeadlineExceeded));
+        assert_eq!(is_late.map_err(|error| error.message), Ok(None));
+        assert!(if_needed(LinkTestKind::Brief, fails(ErrorKind::Unavailable)).is_err());
+        assert!(if_needed(LinkTestKind::Thorough, fails(ErrorKind::DeadlineExceeded)).is_err());
+        assert_eq!(speed_of(LinkTestKind::Brief, None), LinkSpeed::SLOW);
     }
 
     #[test]

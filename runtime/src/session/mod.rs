@@ -135,10 +135,15 @@ impl SessionBuilder {
     /// their own setting. The default is [`MatmulPrecision::Full`].
     ///
     /// CPUs with AMX (Intel's since Sapphire Rapids) on Linux multiply `bf16` several times faster
-    /// than `f32`. Other devices compute in full precision, and so do matmuls of other types, small
-    /// matmuls, convolutions, attention, and functions with
-    /// [`check_finite`](Function::check_finite). Gradients of matmuls are matmuls like others.
+    /// than `f32`. Other devices compute in full precision, and so do matmuls of other types,
+    /// matmuls with an extent below 16, convolutions, attention, and functions with
+    /// [`check_finite`](Function::check_finite). A right operand that a loop does not change is
+    /// rounded for any number of rows. Gradients of matmuls are matmuls like others.
     /// [`Function::explain`] shows which ones are rounded.
+    ///
+    /// The first such function asks Linux for the permission to use the unit for the whole process.
+    /// Linux refuses it if a thread has an alternate signal stack that is too small for the state
+    /// of the unit. Then nothing is rounded.
     ///
     /// ```
     /// use anabranch::prelude::*;
@@ -293,8 +298,9 @@ impl SessionBuilder {
     ///
     /// By default, placement assumes cores of a typical machine, and only the links to peers are
     /// tested, which takes some tens of milliseconds for each within a local network and a few
-    /// seconds over a slow one. With `false`, they are not, and a local network of 10 Gbit/s is
-    /// assumed, as for a link whose test fails. `Session::link_reports` says what was found.
+    /// seconds over a slow one. A link whose test takes longer counts as very slow. With `false`,
+    /// links are not tested, and a local network of 10 Gbit/s is assumed. `Session::link_reports`
+    /// says what was found.
     ///
     /// A measured session may place a function differently than another session on the same
     /// machine, and so round sums in another order. This is unlikely by default, as placement
@@ -643,8 +649,8 @@ impl Session {
     }
 
     /// Returns how fast the links to the peers were when the session was created, in the order of
-    /// the peers, each with a verdict. A link is left out if its test failed, which ends only
-    /// sessions with [`measure_devices(true)`](SessionBuilder::measure_devices). With
+    /// the peers, each with a verdict. A link is left out if its test took too long, which is an
+    /// error with [`measure_devices(true)`](SessionBuilder::measure_devices). With
     /// `measure_devices(false)` there are none.
     #[cfg(feature = "peers")]
     pub fn link_reports(&self) -> &[crate::peers::LinkReport] {

@@ -32,7 +32,7 @@ const IN_PLACE: usize = 2;
 /// The columns of the widest panel that is always copied, and the bytes between rows from which on
 /// wider ones are.
 const NARROW: usize = 16;
-const FAR: usize = 1536;
+const FAR_IN_BYTES: usize = 1536;
 /// Number of rows of the right matrix between prefetch and copy, and the bytes between rows from
 /// which on they are prefetched: each is then in another page, so the processor does not foresee
 /// them.
@@ -94,7 +94,7 @@ pub(super) fn copies_panels<T: Lane>(level: InstructionSet, apart: usize) -> boo
 /// Returns whether panels of `wide` columns are copied.
 #[inline(always)]
 fn is_copied<T>(wide: usize, apart: usize) -> bool {
-    wide <= NARROW || apart * size_of::<T>() >= FAR
+    wide <= NARROW || apart * size_of::<T>() >= FAR_IN_BYTES
 }
 
 /// Returns the number of elements of a packed matrix.

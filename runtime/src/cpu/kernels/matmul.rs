@@ -2,8 +2,9 @@
 //! [unit](tiles) of the processor that multiplies tiles of `bf16` where the user allows to round.
 //!
 //! An operand may be *packed*: a separate instruction ([`Pack`]) arranges it in the order in which
-//! the tiles read it, before the loop if the operand is loop-invariant. For the unit, both are. For
-//! vectors, the shapes and layouts decide which one:
+//! the tiles read it, before the loop if the operand is loop-invariant. The unit reads packed
+//! operands alone; if each block of columns is read once, the kernel packs it itself. For vectors,
+//! the shapes and layouts decide which one is packed:
 //!
 //! | operands | packed |
 //! |---|---|
@@ -95,6 +96,8 @@ const PARALLEL: usize = 1 << 20;
 /// The number of multiplications that take as long as reading an element that is not in the caches
 /// of a core.
 const MULTIPLICATIONS_PER_READ: usize = 4;
+/// The same for a unit that multiplies tiles. Its numbers have half as many bytes.
+const MULTIPLICATIONS_PER_READ_OF_TILES: usize = 16;
 /// The parts of a matmul for each thread: more than one, since threads do not start at the same
 /// time.
 const PARTS: usize = 4;
@@ -108,6 +111,9 @@ const COLUMNS: usize = 528;
 const CUTS: [(usize, usize); 5] = [(1, 288), (0, 48), (1, 96), (0, 24), (1, 48)];
 /// The cuts of a matmul that copies panels for each block: fewer rows would copy them more often.
 const CUTS_OF_COPIES: [(usize, usize); 5] = [(1, 288), (1, 96), (0, 48), (1, 48), (0, 24)];
+/// The cuts of packed tiles, and of tiles whose right matrix each block packs.
+const CUTS_OF_TILES: [(usize, usize); 5] = [(1, 256), (0, 64), (1, 64), (0, 32), (1, 32)];
+const CUTS_OF_UNPACKED_TILES: [(usize, usize); 5] = [(1, 256), (1, 128), (1, 64), (1, 32), (0, 32)];
 /// The number of rows up to which a right matrix that is read once is not packed, for a row-major
 /// and for a column-major one. Parts of a row-major one are then copied for each block of rows,
 /// which for more rows takes as long as packing it once.
@@ -126,7 +132,8 @@ const LEAST_FOR_TILES: usize = 16;
 const ROWS_OF_TILES: usize = 256;
 const COLUMNS_OF_TILES: usize = 512;
 const CACHED_OF_TILES: usize = 1 << 19;
-/// The stride from which on elements are copied for tiles, if at least this many columns use them.
+/// The stride in elements from which on elements are copied for tiles, if at least this many
+/// columns use them.
 const FAR: usize = 512;
 const MANY: usize = 256;
 
@@ -188,15 +195,15 @@ impl Matmul {
         let [m, k, n] = [a.shape[batch], a.shape[batch + 1], b.shape[batch + 1]];
         let layouts = [a, b].map(|view| layout(view).expect("the layout was checked before"));
         let in_rows = matches!(layouts[1], MatrixLayout::RowMajor { .. });
-        let packing = match (a.dtype, kept) {
-            (DType::F32, _) if unit.is_some() && suits_tiles([m, k, n], kept) => {
+        let unit = unit.filter(|_| a.dtype == DType::F32 && suits_tiles([m, k, n], kept));
+        let packing = match (unit, a.dtype, kept) {
+            (Some(unit), ..) => {
                 let reads_once = m <= rows_of_tiles(k) && b.strides[..batch].iter().all(|&stride| stride != 0);
-                let packs_right = kept[1] || !reads_once;
-                unit.map_or(Packing::None, |unit| Packing::Tiles { unit, packs_right })
+                Packing::Tiles { unit, packs_right: kept[1] || !reads_once || !tiles::fits_at_once(k) }
             }
-            (DType::F32 | DType::F64, [_, true]) => Packing::Panels(ProductSide::Right),
-            (DType::F32 | DType::F64, [true, false]) if n <= FEW_COLUMNS => Packing::Panels(ProductSide::Left),
-            (DType::F32 | DType::F64, _) => match in_rows {
+            (None, DType::F32 | DType::F64, [_, true]) => Packing::Panels(ProductSide::Right),
+            (None, DType::F32 | DType::F64, [true, false]) if n <= FEW_COLUMNS => Packing::Panels(ProductSide::Left),
+            (None, DType::F32 | DType::F64, _) => match in_rows {
                 true if m <= FEW_ROWS => Packing::None,
                 false if m <= FEW_ROWS_OF_COLUMNS => Packing::Panels(ProductSide::Left),
                 _ => Packing::Panels(ProductSide::Right),
@@ -227,7 +234,7 @@ impl Matmul {
             strides
         });
         product.batch = merged(&a.shape[..batch], [&strides[0], &strides[1]]);
-        product.block = product.blocks(a.dtype, a.shape[..batch].iter().product());
+        product.block = product.blocks(a.dtype, a.shape[..batch].iter().product(), threads::n_threads());
         product
     }
 
@@ -254,7 +261,8 @@ impl Matmul {
     /// operands takes longer than multiplying.
     fn work_of_matrix(&self) -> usize {
         let read = (self.m * self.k).saturating_add(self.k * self.n);
-        (self.m * self.k).saturating_mul(self.n).max(read.saturating_mul(MULTIPLICATIONS_PER_READ))
+        let per_read = if self.rounds() { MULTIPLICATIONS_PER_READ_OF_TILES } else { MULTIPLICATIONS_PER_READ };
+        (self.m * self.k).saturating_mul(self.n).max(read.saturating_mul(per_read))
     }
 
     /// Returns the names of the operations of the epilogue.
@@ -303,7 +311,7 @@ impl Matmul {
 
     /// Returns the rows and columns of a block, for this number of matrices. They are multiples of
     /// those of a tile, and as even as that allows, since threads compute equally many blocks.
-    fn blocks(&self, dtype: DType, matrices: usize) -> [usize; 2] {
+    fn blocks(&self, dtype: DType, matrices: usize, n_threads: usize) -> [usize; 2] {
         let (extents, apart) = (self.extents(), self.at[1].down);
         let ([rows, columns, _], copies) = match dtype {
             _ if self.rounds() => ([tiles::AT_ONCE, tiles::AT_ONCE, 1], false),
@@ -318,16 +326,22 @@ impl Matmul {
         };
         let mut block = [even(extents[0], most[0], rows), even(extents[1], most[1], columns)];
         // Blocks change no result, so their number may depend on the number of threads.
-        let parts = (PARTS * threads::n_threads()).div_ceil(matrices.max(1));
+        let parts = (PARTS * n_threads).div_ceil(matrices.max(1));
         let wanted = (self.work_of_matrix() / self.parallel()).min(parts);
         let count = |block: [usize; 2]| extents[0].div_ceil(block[0]) * extents[1].div_ceil(block[1]);
-        let cuts = if self.packing == Packing::None && copies { CUTS_OF_COPIES } else { CUTS };
+        let cuts = match self.packing {
+            Packing::None if copies => CUTS_OF_COPIES,
+            Packing::None | Packing::Panels(_) => CUTS,
+            Packing::Tiles { packs_right: true, .. } => CUTS_OF_TILES,
+            Packing::Tiles { packs_right: false, .. } => CUTS_OF_UNPACKED_TILES,
+        };
         while count(block) < wanted {
-            let Some((axis, _)) = cuts.into_iter().find(|&(axis, least)| block[axis] > least && extents[axis] > least)
-            else {
-                break;
+            let half = |axis: usize| (block[axis].min(extents[axis]) / 2).next_multiple_of([rows, columns][axis]);
+            let is_cut = |&(axis, least): &(usize, usize)| {
+                block[axis] > least && extents[axis] > least && half(axis) < block[axis]
             };
-            block[axis] = (block[axis].min(extents[axis]) / 2).next_multiple_of([rows, columns][axis]);
+            let Some((axis, _)) = cuts.into_iter().find(is_cut) else { break };
+            block[axis] = half(axis);
         }
         block
     }
@@ -792,3 +806,33 @@ impl Pack {
 const LEAST_WIDE: usize = 128;
 /// The number of elements that one part of the work packs.
 const PACKED: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::memory::{Base, BufferId};
+
+    /// Each cut makes blocks smaller, and all blocks are whole tiles.
+    #[test]
+    fn every_shape_is_divided_into_blocks() {
+        const EXTENTS: [usize; 9] = [1, 16, 32, 64, 100, 256, 1000, 8192, 65536];
+        let matrix = |rows, columns| View::whole(Base::Buffer(BufferId(0)), DType::F32, vec![rows, columns]);
+        for m in EXTENTS {
+            for [k, n] in EXTENTS.into_iter().flat_map(|k| EXTENTS.map(|n| [k, n])) {
+                for (unit, kept) in [(None, false), (Some(TileUnit::Emulated), false), (Some(TileUnit::Emulated), true)]
+                {
+                    let product = Matmul::new(&matrix(m, k), &matrix(k, n), [false, kept], unit);
+                    for n_threads in [1, 2, 16, 64] {
+                        let block = product.blocks(DType::F32, 1, n_threads);
+                        let [rows, columns] = match product.packing {
+                            Packing::Tiles { .. } => [tiles::AT_ONCE; 2],
+                            _ => [product.level.tile::<f32>()[0], product.level.tile::<f32>()[1]],
+                        };
+                        let is_whole = block[0].is_multiple_of(rows) && block[1].is_multiple_of(columns);
+                        assert!(is_whole && !block.contains(&0), "{m} {k} {n} {n_threads}: {block:?}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -79,7 +79,15 @@ impl Configuration {
         };
         assert!(is_available(), "the processor has no tiles");
         // SAFETY: the process may use tiles, and the instruction reads the 64 bytes of the layout.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const LAYOUT, options(nostack, readonly)) }
+        unsafe {
+            asm!(
+                "ldtilecfg [{}]",
+                in(reg) &raw const LAYOUT,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, readonly),
+            );
+        }
         Configuration(())
     }
 }
@@ -87,7 +95,14 @@ impl Configuration {
 impl Drop for Configuration {
     fn drop(&mut self) {
         // SAFETY: the processor has tiles, since a configuration was loaded.
-        unsafe { asm!("tilerelease", options(nostack, nomem)) }
+        unsafe {
+            asm!(
+                "tilerelease",
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, nomem),
+            );
+        }
     }
 }
 

@@ -137,6 +137,11 @@ pub(super) enum RightTiles<'a> {
 /// second-level cache.
 const PACKED_AT_ONCE: usize = 1 << 18;
 
+/// Returns whether a block can pack so many columns at once as the unit multiplies.
+pub(super) fn fits_at_once(inner: usize) -> bool {
+    AT_ONCE * inner <= PACKED_AT_ONCE
+}
+
 /// A block of a matmul of packed matrices: `rows x columns` elements of the result, with the whole
 /// inner extent.
 #[derive(Clone, Copy)]
