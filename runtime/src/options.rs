@@ -13,7 +13,7 @@ pub(crate) struct CompileOptions {
     pub(crate) interpreted: bool,
     /// Whether several operations are fused into one pass over memory.
     pub(crate) fuse: bool,
-    /// What matmuls of `f32` may round.
+    /// The precision of matmuls of `f32`.
     pub(crate) matmul_precision: MatmulPrecision,
     /// Whether matmuls in loops are merged and hoisted.
     pub(crate) hoist: bool,

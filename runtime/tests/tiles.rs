@@ -86,7 +86,7 @@ fn elementwise_operations_run_behind_a_product() {
         vec![product().tanh(), product().sum_axis(0), product().relu().sum_axis(1)]
     });
     assert!(explained.contains("= matmul.tanh of bf16"), "{explained}");
-    // What is added to a product is not rounded.
+    // An addend of a product is not rounded.
     let graph = traced(&inputs, |x| vec![x[0].matmul(x[1]).add(x[3]), x[2].broadcast_to([33, 50]).add(x[3])]).graph;
     let program = Program::with_emulated_tiles(graph).unwrap_or_else(|e| panic!("{e}"));
     let zeros = [[33, 40], [40, 50]].map(|shape| HostTensor::new(shape, vec![0.0f32; shape[0] * shape[1]]));

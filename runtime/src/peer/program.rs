@@ -98,7 +98,15 @@ impl ProgramSpec {
             max_hoisted_bytes: _,
             fallback,
             is_of_guest: _,
-            cpu: CpuOptions { native, .. },
+            cpu:
+                CpuOptions {
+                    native,
+                    native_limits: _,
+                    lanes: _,
+                    lane_code: _,
+                    #[cfg(any(test, feature = "testing"))]
+                        emulates_tiles: _,
+                },
         } = self.options;
         let PartitionOptions { lower_everything, lower_control, parallel_iterations } = self.flow;
         let rounds = matmul_precision == MatmulPrecision::Bf16;

@@ -339,7 +339,6 @@ impl fmt::Display for KernelName<'_> {
             Kernel::Conv(conv) => names(f, [*name].into_iter().chain(conv.names())),
             Kernel::ChannelsLast(conv) => names(f, [*name].into_iter().chain(conv.names())),
             Kernel::Pack(_) => write!(f, "pack"),
-            Kernel::Unspecified => write!(f, "unspecified"),
             Kernel::Reference => write!(f, "reference {name}"),
             _ => write!(f, "{name}"),
         }

@@ -111,9 +111,9 @@ const COLUMNS: usize = 528;
 const CUTS: [(usize, usize); 5] = [(1, 288), (0, 48), (1, 96), (0, 24), (1, 48)];
 /// The cuts of a matmul that copies panels for each block: fewer rows would copy them more often.
 const CUTS_OF_COPIES: [(usize, usize); 5] = [(1, 288), (1, 96), (0, 48), (1, 48), (0, 24)];
-/// The cuts of tiles that are packed or soon are, and of tiles whose right matrix each block packs,
-/// if it has more than this number of elements.
-const SOON_PACKED: usize = 1 << 17;
+/// The cuts of tiles, and those if each block packs columns of a right matrix with more than this
+/// number of elements: cuts of rows would pack them again.
+const QUICK_TO_PACK: usize = 1 << 17;
 const CUTS_OF_TILES: [(usize, usize); 5] = [(1, 256), (0, 64), (1, 64), (0, 32), (1, 32)];
 const CUTS_OF_UNPACKED_TILES: [(usize, usize); 5] = [(1, 256), (1, 128), (1, 64), (1, 32), (0, 32)];
 /// The number of rows up to which a right matrix that is read once is not packed, for a row-major
@@ -334,7 +334,7 @@ impl Matmul {
         let cuts = match self.packing {
             Packing::None if copies => CUTS_OF_COPIES,
             Packing::None | Packing::Panels(_) => CUTS,
-            Packing::Tiles { packs_right: false, .. } if self.k.saturating_mul(self.n) > SOON_PACKED => {
+            Packing::Tiles { packs_right: false, .. } if self.k.saturating_mul(self.n) > QUICK_TO_PACK => {
                 CUTS_OF_UNPACKED_TILES
             }
             Packing::Tiles { .. } => CUTS_OF_TILES,

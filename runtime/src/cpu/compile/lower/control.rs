@@ -5,7 +5,6 @@ use crate::cpu::compile::{ParallelLoop, PushCount, TripCount};
 use crate::cpu::memory::Storage;
 use anabranch_dsl::ir::dependence;
 use anabranch_dsl::ir::{FileOp, Graph, ListForm, ListOp, LoopVar, Node, Op, QueueId, QueueOp, StackOp, Value};
-use anabranch_dsl::ops::prim;
 use anabranch_dsl::passes::{self, Limit};
 use anabranch_dsl::{Loc, Result, Type};
 
@@ -108,8 +107,8 @@ impl Lower<'_> {
         for (var, place) in self.graph.while_of(node).vars().zip(carried) {
             match place {
                 LoweredValue::View(view) if may_skip && passes::overwrites(self.graph, var) => {
-                    let (out, name) = (Out::View(view.clone()), prim::DYNAMIC_UPDATE_SLICE.name);
-                    let op = self.add_op(Kernel::Unspecified, Vec::new(), out, None, name, loc);
+                    let out = Out::View(view.clone());
+                    let op = self.add_op(Kernel::Unspecified, Vec::new(), out, None, "unspecified", loc);
                     self.emit(Instr::Run(op));
                 }
                 _ => {
